@@ -1,0 +1,1 @@
+"""Adapters that need no tracker: for scripts, tests and terminals."""

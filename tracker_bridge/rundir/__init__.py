@@ -1,0 +1,42 @@
+"""A run's directory: where its files lie, its manifest (`run.json`) and each backend's state.
+
+The training process writes the manifest when it starts and resumes; afterwards the delivery side does. Every write is
+an atomic replacement under a lock file. This package knows no tracker and no torch.
+"""
+
+from tracker_bridge.rundir._files import FileLock, LockBusyError, read_json, write_json
+from tracker_bridge.rundir._manifest import (
+    MANIFEST_FORMAT,
+    BackendIdentity,
+    Manifest,
+    NotARunError,
+    Status,
+    load_manifest,
+    update_manifest,
+)
+from tracker_bridge.rundir._paths import RunPaths, find_runs
+from tracker_bridge.rundir._process import Owner, this_process
+from tracker_bridge.rundir._state import BackendState, Health, load_state, load_states, save_state
+
+__all__ = [
+    "MANIFEST_FORMAT",
+    "BackendIdentity",
+    "BackendState",
+    "FileLock",
+    "Health",
+    "LockBusyError",
+    "Manifest",
+    "NotARunError",
+    "Owner",
+    "RunPaths",
+    "Status",
+    "find_runs",
+    "load_manifest",
+    "load_state",
+    "load_states",
+    "read_json",
+    "save_state",
+    "this_process",
+    "update_manifest",
+    "write_json",
+]
