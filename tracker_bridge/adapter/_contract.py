@@ -35,7 +35,7 @@ class RunInfo:
     """The run as an adapter sees it at `open`. `params` and `tags` are the latest known.
 
     `ids` is what this backend's `open` returned before (empty the first time): with it, the adapter continues its
-    own run. `dir` is the run directory; `private_dir` is this backend's own folder in it (it exists).
+    own run. `cwd` is the script's working directory, to which relative paths in options belong. `dir` is the run directory; `private_dir` is this backend's own folder in it (it exists).
     `provenance` describes the training script (never the delivery process): script, arguments, git_commit, host, user,
     python, started_ns, where known.
     """
@@ -52,6 +52,7 @@ class RunInfo:
     params: Mapping[str, Any] = field(default_factory=dict)
     tags: Mapping[str, str | None] = field(default_factory=dict)
     ids: Mapping[str, str] = field(default_factory=dict)
+    cwd: Path = field(default_factory=Path)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -1,0 +1,120 @@
+"""`jsonl`: one JSON object a line, appended to one file. Non-finite values are the strings "nan", "inf", "-inf"."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar
+
+import msgspec
+
+from tracker_bridge.adapter import (
+    Adapter,
+    AlertItem,
+    ArtifactItem,
+    Batch,
+    Capabilities,
+    HistogramItem,
+    Item,
+    Opened,
+    Options,
+    ParamRule,
+    ParamsItem,
+    Row,
+    RunInfo,
+    TagsItem,
+    TextItem,
+)
+
+_encode = msgspec.json.Encoder().encode
+
+
+class JsonlOptions(Options, frozen=True, kw_only=True):
+    """`path`: the file; `{run_id}` in it is replaced. Relative to the working directory of the script."""
+
+    path: str = "{run_id}.jsonl"
+
+
+class JsonlAdapter(Adapter[JsonlOptions]):
+    """Writes lines of the forms `{"step", "time_ns", "metrics"}`, `{"params"}`, `{"tags"}`, `{"status"}` and so on.
+
+    Each has the journal's `sequence`; lines that an earlier delivery had written already are not written again.
+    """
+
+    options_type = JsonlOptions
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        step_type="float",
+        duplicates="ignored",
+        params=ParamRule(separator=None, typed=True),
+        media=frozenset({"text", "histogram", "artifact"}),
+    )
+
+    def open(self, run: RunInfo) -> Opened:
+        """Open the file for appending; a torn last line of a killed process is cut off."""
+        path = run.cwd / self.options.path.replace("{run_id}", run.run_id)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: BinaryIO = path.open("ab+")
+        self._written = _mend(self._file)
+        self._line({"run_id": run.run_id, "project": run.project, "name": run.name, "attempt": run.attempt})
+        return Opened({"path": str(path)}, str(path))
+
+    def write(self, batch: Batch) -> None:
+        """Append the batch."""
+        for item in batch.items:
+            if item.sequence > self._written:
+                self._line(_plain(item))
+
+    def flush(self) -> None:
+        """Hand the lines to the operating system."""
+        self._file.flush()
+
+    def close(self, status: str | None) -> None:
+        """Append the status."""
+        if status is not None:
+            self._line({"status": status})
+        self._file.close()
+
+    def _line(self, value: dict[str, Any]) -> None:
+        self._file.write(_encode(value) + b"\n")
+
+
+def _mend(file: BinaryIO) -> int:
+    """Cut a torn last line; returns the largest sequence in the file, -1 if there is none."""
+    file.seek(0)
+    written, end = -1, 0
+    for line in file:
+        if not line.endswith(b"\n"):
+            break
+        end += len(line)
+        sequence = msgspec.json.decode(line).get("sequence", -1)
+        written = max(written, sequence)
+    file.truncate(end)
+    return written
+
+
+def _plain(item: Item) -> dict[str, Any]:
+    head: dict[str, Any] = {"sequence": item.sequence, "time_ns": item.time_ns}
+    if isinstance(item, Row):
+        return head | {"step": item.step, "metrics": dict(zip(item.names, map(_number, item.values.tolist())))}
+    if isinstance(item, ParamsItem):
+        return head | {"params": item.params}
+    if isinstance(item, TagsItem):
+        return head | {"tags": dict(item.now)}
+    if isinstance(item, TextItem):
+        return head | {"step": item.step, "text": {item.name: item.text}}
+    if isinstance(item, ArtifactItem):
+        return head | {"step": item.step, "artifact": {item.name: str(item.path)}}
+    if isinstance(item, HistogramItem):
+        shape = {"edges": item.edges.tolist(), "counts": item.counts.tolist()}
+        return head | {"step": item.step, "histogram": {item.name: shape}}
+    assert isinstance(item, AlertItem)
+    return head | {"step": item.step, "alert": {"rule": item.rule, "title": item.title, "text": item.text}}
+
+
+def _number(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects in a file of this adapter."""
+    return [msgspec.json.decode(line) for line in path.read_bytes().splitlines()]

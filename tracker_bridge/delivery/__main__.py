@@ -1,0 +1,107 @@
+"""The delivery process: `python -m tracker_bridge.delivery RUN_DIR [--drain]`.
+
+It reads the plan (a JSON line, with the secrets that no file may hold) and then commands from its standard input, and
+delivers RUN_DIR until the run has ended. `--drain`: nobody appends; deliver what is there and stop.
+Started by hand on a terminal it takes the plan from the run's own `run.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import BinaryIO
+
+import msgspec
+
+from tracker_bridge.delivery._host import Host, end_as_crashed
+from tracker_bridge.delivery._lifecycle import Lifecycle
+from tracker_bridge.delivery._log import redirect_output
+from tracker_bridge.delivery._plan import Plan
+from tracker_bridge.delivery._process import kill_session
+from tracker_bridge.delivery._sync import stored_plan
+from tracker_bridge.rundir import LockBusyError, RunPaths, load_manifest
+
+TERMINATION_GRACE = 10.0
+"""Seconds for draining after SIGTERM, within what cluster managers leave before SIGKILL (Kubernetes and SLURM: 30)."""
+
+_OWNER_GRACE = 1.0
+
+
+def main(arguments: list[str]) -> int:
+    """Exit status: 0 all delivered, 1 something is left, 2 no run or no plan."""
+    paths = RunPaths(Path(arguments[0]))
+    drain = "--drain" in arguments[1:]
+    manifest = load_manifest(paths)
+    plan = stored_plan(paths) if sys.stdin.isatty() else _read_plan(sys.stdin.buffer)
+    finish_log = redirect_output(paths.log, plan.scrubber)
+    with contextlib.suppress(OSError):
+        # Training comes first where both want the same core.
+        os.nice(5)
+    lifecycle = Lifecycle()
+    owner = None if drain else manifest.owner
+    if drain:
+        _end_for_drain(paths, lifecycle)
+        lifecycle.limit(plan.close_timeout)
+
+    def terminated(number: int, frame: FrameType | None) -> None:
+        threading.Thread(target=_drain_after_signal, name="tracker_bridge-sigterm", daemon=True).start()
+
+    def _drain_after_signal() -> None:
+        # A cluster manager signals both processes: see whether the training process goes too.
+        until = time.monotonic() + _OWNER_GRACE
+        while owner is not None and owner.is_alive() and time.monotonic() < until:
+            time.sleep(0.02)
+        gone = owner is None or not owner.is_alive()
+        if gone:
+            end_as_crashed(paths, "killed")
+        lifecycle.end("killed" if gone else None)
+        lifecycle.limit(min(TERMINATION_GRACE, plan.close_timeout))
+
+    signal.signal(signal.SIGTERM, terminated)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_obey, args=(sys.stdin.buffer, lifecycle), name="tracker_bridge-in", daemon=True).start()
+    try:
+        complete = Host(paths, plan, lifecycle).serve(watch=owner)
+    except LockBusyError as error:
+        print(error, file=sys.stderr)
+        complete = False
+    finish_log()
+    if not complete:
+        # An adapter hangs: it and the helper processes of its SDK end here, with this process among them.
+        kill_session(os.getsid(0)) if os.getsid(0) == os.getpid() else None
+    # Exit handlers of SDKs may wait for servers; everything of ours is on disk.
+    os._exit(0 if complete else 1)
+
+
+def _read_plan(stream: BinaryIO) -> Plan:
+    return msgspec.json.decode(stream.readline(), type=Plan)
+
+
+def _obey(stream: BinaryIO, lifecycle: Lifecycle) -> None:
+    for line in stream:
+        word, _, argument = line.decode("ascii", "replace").strip().partition(" ")
+        if word == "nudge":
+            lifecycle.nudge()
+        elif word == "end":
+            lifecycle.end(None)
+            lifecycle.limit(float(argument))
+
+
+def _end_for_drain(paths: RunPaths, lifecycle: Lifecycle) -> None:
+    manifest = load_manifest(paths)
+    alive = manifest.owner is not None and manifest.owner.is_alive() and manifest.status == "running"
+    if alive:
+        lifecycle.end(None)
+    else:
+        end_as_crashed(paths)
+        lifecycle.end("crashed")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,50 @@
+"""A courier's own files: the cursor with its progress, and the definitions it has met.
+
+Order of writing: definitions, cursor, state. The cursor is the truth; definitions ahead of it are harmless; the state
+(`state.json`) is for people and commands.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from tracker_bridge.delivery._translate import Definitions, Progress
+from tracker_bridge.journal import Position
+
+_CURSOR, _DEFINITIONS = "cursor.msgpack", "definitions.msgpack"
+
+
+class Cursor(msgspec.Struct, frozen=True):
+    """How far the backend has got, and the translation state that belongs to that place."""
+
+    position: Position = Position()
+    progress: Progress = msgspec.field(default_factory=Progress)
+
+
+def load_cursor(folder: Path) -> tuple[Cursor, Definitions]:
+    """The stored cursor and definitions; both fresh (deliver from the start) if either is missing or damaged."""
+    try:
+        cursor = msgspec.msgpack.decode((folder / _CURSOR).read_bytes(), type=Cursor)
+        definitions = msgspec.msgpack.decode((folder / _DEFINITIONS).read_bytes(), type=Definitions)
+    except (OSError, msgspec.DecodeError):
+        return Cursor(), Definitions()
+    return cursor, definitions
+
+
+def save_definitions(folder: Path, definitions: Definitions) -> None:
+    """Replace the definitions in one step."""
+    _replace(folder / _DEFINITIONS, msgspec.msgpack.encode(definitions))
+
+
+def save_cursor(folder: Path, cursor: Cursor) -> None:
+    """Replace the cursor in one step."""
+    _replace(folder / _CURSOR, msgspec.msgpack.encode(cursor))
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    os.replace(temporary, path)

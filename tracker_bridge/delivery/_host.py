@@ -1,0 +1,128 @@
+"""Hosts the couriers of one run: starts them, notices the end (or the death) of the training process, stops in time.
+
+It runs in the delivery process, or on a thread of the script in thread mode. It imports no tracker itself.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tracker_bridge.adapter import Adapter
+from tracker_bridge.config import BackendConfig
+from tracker_bridge.delivery._courier import Assignment, Courier
+from tracker_bridge.delivery._lifecycle import Lifecycle
+from tracker_bridge.delivery._notices import Notices
+from tracker_bridge.delivery._plan import Plan, make_adapter, make_route
+from tracker_bridge.rundir import (
+    FileLock,
+    Manifest,
+    Owner,
+    RunPaths,
+    load_state,
+    save_state,
+    update_manifest,
+)
+
+WATCH = 0.5
+"""Seconds between two looks at the training process."""
+
+_ABANDON = 0.5
+# A courier gets that much after the deadline to return by itself; then its adapter hangs and is left behind.
+
+
+class Host:
+    """Delivers one run. `serve` returns True if every courier came to its end."""
+
+    def __init__(self, paths: RunPaths, plan: Plan, lifecycle: Lifecycle) -> None:
+        self._paths = paths
+        self._plan = plan
+        self._lifecycle = lifecycle
+        self._notices = Notices(paths.notices, plan.scrubber)
+
+    def serve(self, *, watch: Owner | None, adapters: Mapping[str, Adapter[Any]] | None = None) -> bool:
+        """Deliver until the run has ended and all is delivered, or the time is over.
+
+        `watch`: the process that appends; when it is gone without having ended the run, the run has crashed.
+        `adapters`: ready-made ones by backend name, instead of those that the plan names.
+        Raises `LockBusyError` if somebody else delivers this run for longer than the plan's `close_timeout`.
+        """
+        lock = FileLock(self._paths.delivery_lock)
+        lock.acquire(timeout=self._plan.close_timeout)
+        try:
+            return self._serve(watch, adapters or {})
+        finally:
+            lock.release()
+
+    def _serve(self, watch: Owner | None, adapters: Mapping[str, Adapter[Any]]) -> bool:
+        threads = []
+        for backend in self._plan.backends:
+            courier = self._courier(backend, adapters.get(backend.name))
+            if courier is not None:
+                name = f"tracker_bridge-{backend.name}"
+                threads.append(threading.Thread(target=courier.run, name=name, daemon=True))
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            if watch is not None and not self._lifecycle.ended and not watch.is_alive():
+                self._vanished()
+            if self._lifecycle.expired:
+                self._join(threads, _ABANDON)
+                break
+            self._join(threads, WATCH)
+        if watch is not None and not threads:
+            self._await_end(watch)
+        return not any(thread.is_alive() for thread in threads)
+
+    def _courier(self, backend: BackendConfig, adapter: Adapter[Any] | None) -> Courier | None:
+        try:
+            assignment = Assignment(
+                paths=self._paths,
+                backend=backend.name,
+                kind=backend.adapter,
+                adapter=adapter or make_adapter(backend),
+                route=make_route(backend.route, self._plan.group_by),
+                scrub=self._plan.scrubber,
+            )
+            return Courier(assignment, self._lifecycle, self._notices)
+        except Exception as error:
+            text = self._plan.scrubber(str(error))
+            self._notices.say(backend.name, text)
+            state = load_state(self._paths, backend.name)
+            self._paths.backend(backend.name).mkdir(parents=True, exist_ok=True)
+            down = msgspec.structs.replace(state, health="down", last_error=text, last_error_ns=time.time_ns())
+            save_state(self._paths, backend.name, down)
+            return None
+
+    def _vanished(self) -> None:
+        """The training process is gone. If it had ended the run, the journal says how; otherwise it crashed."""
+        end_as_crashed(self._paths)
+        self._lifecycle.end("crashed")
+        self._lifecycle.limit(self._plan.close_timeout)
+
+    def _await_end(self, watch: Owner) -> None:
+        while not self._lifecycle.ended and not self._lifecycle.expired:
+            if not watch.is_alive():
+                self._vanished()
+            self._lifecycle.wait_for_records(WATCH)
+
+    def _join(self, threads: list[threading.Thread], seconds: float) -> None:
+        until = time.monotonic() + seconds
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+def end_as_crashed(paths: RunPaths, status: str = "crashed") -> None:
+    """Mark a run whose process is gone; one that had ended keeps its status."""
+
+    def change(manifest: Manifest) -> Manifest:
+        if manifest.status != "running":
+            return manifest
+        return msgspec.structs.replace(manifest, status=status, finished_ns=time.time_ns())
+
+    update_manifest(paths, change)
+

@@ -1,0 +1,72 @@
+"""What the couriers of one run share: has writing ended, how, and how long may delivery still take."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+
+class Lifecycle:
+    """Thread-safe. All times are `time.monotonic()` seconds."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._ended = False
+        self._fallback: str | None = None
+        self._deadline: float | None = None
+        self._nudges = 0
+
+    @property
+    def ended(self) -> bool:
+        """No record will be appended any more."""
+        return self._ended
+
+    @property
+    def fallback_status(self) -> str | None:
+        """The status to report if the journal itself holds no end of the run; None: leave the tracker's run open."""
+        return self._fallback
+
+    @property
+    def expired(self) -> bool:
+        """The time for delivery is over."""
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def end(self, fallback_status: str | None) -> None:
+        """Say that nothing more will be appended."""
+        with self._changed:
+            if not self._ended:
+                self._ended = True
+                self._fallback = fallback_status
+            self._changed.notify_all()
+
+    def limit(self, seconds: float) -> None:
+        """Allow at most `seconds` more; only ever shortens what was allowed before."""
+        with self._changed:
+            deadline = time.monotonic() + seconds
+            self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
+            self._changed.notify_all()
+
+    def nudge(self) -> None:
+        """Wake whoever waits for new records (not those who wait before a retry)."""
+        with self._changed:
+            self._nudges += 1
+            self._changed.notify_all()
+
+    def wait_for_records(self, seconds: float) -> None:
+        """Wait at most `seconds`, less if something changes."""
+        with self._changed:
+            nudges, ended = self._nudges, self._ended
+            self._changed.wait_for(lambda: self._nudges != nudges or self._ended != ended or self.expired, seconds)
+
+    def wait_before_retry(self, seconds: float) -> bool:
+        """Wait `seconds` or until the time for delivery is over; True if it is over."""
+        until = time.monotonic() + seconds
+        with self._changed:
+            while not self.expired:
+                left = until - time.monotonic()
+                if left <= 0:
+                    return False
+                if self._deadline is not None:
+                    left = min(left, max(0.0, self._deadline - time.monotonic()))
+                self._changed.wait(left)
+        return True
