@@ -1,0 +1,41 @@
+"""The configuration of a run: reading it from wherever it stands, checking it, and keeping its secrets in.
+
+This package reads the configuration's file and the environment, and imports adapters' classes to check their options;
+it imports no SDK and writes nothing.
+"""
+
+from tracker_bridge.config._load import DEFAULT_BACKENDS, DEFAULT_QUEUE_DIR, load_config, restore, secret_environ
+from tracker_bridge.config._secrets import HIDDEN, redact, scrub, scrub_data, secret_values
+from tracker_bridge.config._types import (
+    BackendConfig,
+    Config,
+    DeliveryConfig,
+    GradientsConfig,
+    Grouping,
+    Part,
+    QueueConfig,
+    RouteConfig,
+)
+from tracker_bridge.errors import ConfigError
+
+__all__ = [
+    "DEFAULT_BACKENDS",
+    "DEFAULT_QUEUE_DIR",
+    "HIDDEN",
+    "BackendConfig",
+    "Config",
+    "ConfigError",
+    "DeliveryConfig",
+    "GradientsConfig",
+    "Grouping",
+    "Part",
+    "QueueConfig",
+    "RouteConfig",
+    "load_config",
+    "redact",
+    "restore",
+    "scrub",
+    "scrub_data",
+    "secret_environ",
+    "secret_values",
+]

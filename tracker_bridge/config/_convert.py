@@ -1,0 +1,136 @@
+"""One merged value into the type that its key has: references replaced, text from the environment read by that type."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tracker_bridge.config._layers import Leaf, Tree
+from tracker_bridge.config._secrets import hide_user_info, is_secret_key
+from tracker_bridge.config._text import KeyPath, choices, expected, found, in_words, nearest
+from tracker_bridge.errors import ConfigError
+
+_REFERENCE = re.compile(r"\$?\$\{env:[^}]*\}?")
+_REFERENCE_FORM = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}")
+_EXPECTED = re.compile(r"^Expected `([^`]*)`(.*?)(?: - at `(?:key in )?\$([^`]*)`)?$", re.DOTALL)
+
+
+def resolve(tree: Tree | Leaf, environ: Mapping[str, str], path: KeyPath, references: dict[KeyPath, str]) -> Leaf:
+    """The tree as one leaf of plain data. Fills `references`; raises `ConfigError` for a variable that is not set."""
+    if isinstance(tree, Leaf):
+        before = len(references)
+        if tree.reference is not None:
+            references[path] = tree.reference
+        value = _interpolate(tree.value, tree, environ, path, references) if tree.interpolated else tree.value
+        untyped = tree.untyped or (path in references and len(references) > before)
+        return Leaf(value, tree.origin, tree.key, untyped=untyped)
+    children = {name: resolve(child, environ, (*path, name), references) for name, child in tree.items()}
+    first = next(iter(children.values()), Leaf({}, "", None))
+    return Leaf({name: child.value for name, child in children.items()}, first.origin, first.key, untyped=True)
+
+
+def _interpolate(
+    value: Any, leaf: Leaf, environ: Mapping[str, str], path: KeyPath, references: dict[KeyPath, str]
+) -> Any:
+    if isinstance(value, str) and "${env:" in value:
+        replaced = _REFERENCE.sub(lambda match: _replacement(match[0], leaf, environ), value)
+        if any(not match.startswith("$$") for match in _REFERENCE.findall(value)):
+            references[path] = value
+        return replaced
+    if isinstance(value, dict):
+        return {k: _interpolate(v, leaf, environ, (*path, str(k)), references) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_interpolate(v, leaf, environ, (*path, str(i)), references) for i, v in enumerate(value)]
+    return value
+
+
+def _replacement(text: str, leaf: Leaf, environ: Mapping[str, str]) -> str:
+    if text.startswith("$$"):
+        return text[1:]
+    match = _REFERENCE_FORM.fullmatch(text)
+    if match is None:
+        raise leaf.error(f"found {text!r}, expected ${{env:NAME}} or ${{env:NAME:default}}")
+    value = environ.get(match[1], match[2])
+    if value is None:
+        raise leaf.error(
+            f"the environment variable {match[1]} is not set; set it, or give a default with ${{env:{match[1]}:default}}"
+        )
+    return value
+
+
+def convert(leaf: Leaf, kind: Any, *, secret: bool | None = None) -> Any:
+    """The leaf's value as `kind`. Raises `ConfigError` with what was found and what is expected, without secrets."""
+    value = leaf.value
+    for candidate in _readings(value, kind) if leaf.untyped else (value,):
+        try:
+            return msgspec.convert(candidate, type=kind, strict=not leaf.untyped, dec_hook=_decode)
+        except msgspec.ValidationError as error:
+            problem = str(error)
+    hidden = is_secret_key(leaf.key or leaf.origin) if secret is None else secret
+    raise _mismatch(leaf, kind, problem, hidden)
+
+
+def _readings(value: Any, kind: Any) -> list[Any]:
+    """In which ways a text can be meant: as it is, as JSON, as a list separated by commas, as a list of one."""
+    if not isinstance(value, str):
+        return [value]
+    readings: list[Any] = [value]
+    if value[:1] in ("[", "{"):
+        try:
+            readings.insert(0, json.loads(value))
+        except ValueError:
+            pass
+    readings.append([part.strip() for part in value.split(",") if part.strip()])
+    return readings
+
+
+def _decode(kind: type[Any], value: Any) -> Any:
+    if kind is Path and isinstance(value, str):
+        return Path(value).expanduser()
+    raise NotImplementedError
+
+
+def _mismatch(leaf: Leaf, kind: Any, message: str, secret: bool) -> ConfigError:
+    match = _EXPECTED.match(message)
+    inner = match[3] if match else None
+    if match is None:
+        return leaf.error(f"{message[:1].lower()}{message[1:].replace('`', chr(39))}")
+    if inner:
+        value = _at(leaf.value, inner)
+        wanted = (
+            in_words(match[1]) if match[1].split(" ")[0] in ("str", "int", "float", "bool", "array", "object") else ""
+        )
+        wanted = wanted or expected(kind)
+        key = f"{leaf.key or ''}{inner}"
+        shown = _shown(value, secret or is_secret_key(inner))
+        return ConfigError(f"found {shown}, expected {wanted}", origin=leaf.origin, key=key)
+    value = leaf.value
+    hint = nearest(value, choices(kind)) if isinstance(value, str) and not secret else ""
+    if not hint and _wants_text(kind) and isinstance(value, (int, float)) and not isinstance(value, bool):
+        hint = f'; write it in quotes: "{value}"'
+    return leaf.error(f"found {_shown(value, secret)}, expected {expected(kind)}{hint}")
+
+
+def _wants_text(kind: Any) -> bool:
+    return kind is str or str in typing.get_args(kind)
+
+
+def _shown(value: Any, secret: bool) -> str:
+    if secret and isinstance(value, (str, bytes, int, float)) and not isinstance(value, bool):
+        return "a value (not shown)"
+    return found(hide_user_info(value) if isinstance(value, str) else value)
+
+
+def _at(value: Any, place: str) -> Any:
+    for name, index in re.findall(r"\.([^.\[]+)|\[(\d+)\]", place):
+        try:
+            value = value[name] if name else value[int(index)]
+        except (KeyError, IndexError, TypeError):
+            return value
+    return value

@@ -1,0 +1,186 @@
+"""What counts as a secret, and how texts and configurations are freed of them.
+
+Secrets are: values under a key named like one (`api_key`, `api_token`, `password`, ...), the user-info of a URL, and
+the values of environment variables named like one. Text made from `${env:NAME}` goes back to that reference.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote
+
+import msgspec
+
+from tracker_bridge.config._text import KeyPath
+from tracker_bridge.config._types import Config
+
+HIDDEN = "<secret>"
+"""Stands where a secret was."""
+
+_SECRET_KEY = re.compile(
+    r"(?:^|[^A-Za-z0-9])(?:api_?key|api_?token|(?:[a-z0-9]+_)*token|password|passwd|passphrase|pwd|secret|"
+    r"(?:[a-z0-9]+_)*(?:secret|access|private)_?key|credentials?|authorization|cookie)$",
+    re.IGNORECASE,
+)
+_SECRET_VARIABLE = re.compile(
+    r"(?:API_?KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|SECRET_KEY|ACCESS_KEY|CREDENTIALS?)$"
+)
+_USER_INFO = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)(?P<info>[^\s/?#@'\"]+(?:@[^\s/?#@'\"]+)*)@")
+_ONLY_REFERENCES = re.compile(r"(?:\$\{env:[A-Za-z_][A-Za-z0-9_]*\}:?)+")
+_REFERENCE_DEFAULT = re.compile(r"(\$\{env:[A-Za-z_][A-Za-z0-9_]*):[^}]*\}")
+
+# A shorter value would turn up by chance in texts that have nothing to do with it.
+_SHORTEST = 4
+_SHORTEST_OF_ENVIRONMENT = 8
+
+
+def is_secret_key(key: str) -> bool:
+    """Whether a key (or a key path, by its last part) names a secret."""
+    return _SECRET_KEY.search(key.replace("-", "_")) is not None
+
+
+def hide_user_info(text: str) -> str:
+    """`https://user:password@host` as `https://<secret>@host`; references inside stay."""
+    if "://" not in text:
+        return text
+
+    def hide(match: re.Match[str]) -> str:
+        info = match["info"] if _ONLY_REFERENCES.fullmatch(match["info"]) else HIDDEN
+        return f"{match['scheme']}{info}@"
+
+    return _USER_INFO.sub(hide, text)
+
+
+def secret_values(config: Config, environ: Mapping[str, str]) -> frozenset[str]:
+    """Every text that must not be written: secrets of the configuration and of the environment, and their encodings."""
+    plain: set[str] = set()
+    for backend in config.backends:
+        plain.update(_secrets_in(backend.options, secret=False))
+    for path, text in config.references.items():
+        for name in re.findall(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)", text):
+            if is_secret_key(name) or is_secret_key(path[-1]):
+                plain.add(environ.get(name, ""))
+    plain = {value for value in plain if len(value) >= _SHORTEST}
+    for name, value in environ.items():
+        if _SECRET_VARIABLE.search(name.upper()) and len(value) >= _SHORTEST_OF_ENVIRONMENT:
+            plain.add(value)
+        plain.update(part for part in _user_info(value) if len(part) >= _SHORTEST)
+    return frozenset(form for value in plain for form in _forms(value))
+
+
+def scrub(text: str, secrets: Iterable[str]) -> str:
+    """The text with each of `secrets` and every URL's user-info replaced."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        if secret in text:
+            text = text.replace(secret, HIDDEN)
+    return hide_user_info(text)
+
+
+def scrub_data(value: Any, secrets: Iterable[str]) -> Any:
+    """`scrub` for every text in nested plain data, keys included."""
+    if isinstance(value, str):
+        return scrub(value, secrets)
+    if isinstance(value, Mapping):
+        return {scrub_data(key, secrets): scrub_data(item, secrets) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [scrub_data(item, secrets) for item in value]
+    return value
+
+
+def redact(config: Config) -> dict[str, Any]:
+    """The configuration for `run.json`: JSON-able, without secrets, in the shape of a configuration file.
+
+    `params` are left out (the journal holds them). Values made from `${env:...}` are the reference again. `cwd` and
+    `origin` are added; `restore` reads the result.
+    """
+    document: dict[str, Any] = {
+        name: _hidden(getattr(config, name), (name,), config.references)
+        for name in ("project", "experiment", "name", "run_id", "resume", "tags")
+    }
+    document["backends"] = {
+        backend.name: {
+            "adapter": backend.adapter,
+            **_hidden(backend.options, ("backends", backend.name), config.references),
+            "route": _hidden(_set_only(backend.route), ("backends", backend.name, "route"), config.references),
+        }
+        for backend in config.backends
+    }
+    if config.gradients is not None:
+        document["gradients"] = _hidden(_set_only(config.gradients), ("gradients",), config.references)
+    document["queue"] = {**msgspec.structs.asdict(config.queue), "dir": str(config.queue.dir)}
+    document["delivery"] = msgspec.structs.asdict(config.delivery)
+    document["cwd"] = str(config.cwd)
+    document["origin"] = config.origin
+    return document
+
+
+def _set_only(section: msgspec.Struct) -> dict[str, Any]:
+    return {
+        field.name: getattr(section, field.name)
+        for field in msgspec.structs.fields(section)
+        if getattr(section, field.name) != field.default
+    }
+
+
+def _hidden(value: Any, path: KeyPath, references: Mapping[KeyPath, str]) -> Any:
+    secret = is_secret_key(path[-1])
+    reference = references.get(path)
+    if reference is not None:
+        shown = _REFERENCE_DEFAULT.sub(r"\1}", reference) if secret else reference
+        if secret and not _ONLY_REFERENCES.fullmatch(shown):
+            return HIDDEN
+        return hide_user_info(shown)
+    if isinstance(value, Mapping):
+        return {str(key): _hidden(item, (*path, str(key)), references) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
+        return [_hidden(item, (*path[:-1], path[-1], str(at)), references) for at, item in enumerate(items)]
+    if value is None or isinstance(value, bool):
+        return value
+    if secret:
+        return HIDDEN
+    if isinstance(value, str):
+        return hide_user_info(value.replace("${env:", "$${env:"))
+    if isinstance(value, (int, float)):
+        return value
+    return f"<{type(value).__qualname__} object>"
+
+
+def _secrets_in(value: Any, *, secret: bool) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _secrets_in(item, secret=secret or is_secret_key(str(key)))
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        for item in value:
+            yield from _secrets_in(item, secret=secret)
+    elif isinstance(value, (str, int)) and not isinstance(value, bool):
+        text = str(value)
+        if secret:
+            yield text
+        yield from _user_info(text)
+
+
+def _user_info(text: str) -> Iterator[str]:
+    # The user's name alone is no secret, but a lone user-info (https://token@host) is one.
+    if "://" not in text:
+        return
+    for match in _USER_INFO.finditer(text):
+        info = match["info"]
+        user, colon, password = info.partition(":")
+        yield password if colon else user
+        yield unquote(password if colon else user)
+        if colon:
+            yield info
+            yield base64.b64encode(unquote(info).encode()).decode()
+
+
+def _forms(value: str) -> Iterator[str]:
+    yield value
+    yield quote(value, safe="")
+    yield quote_plus(value)
+    yield json.dumps(value)[1:-1]
+    yield json.dumps(value, ensure_ascii=False)[1:-1]
