@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from tracker_bridge.errors import ConfigError
 
 _REFERENCE = re.compile(r"\$?\$\{env:[^}]*\}?")
 _REFERENCE_FORM = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}")
-_EXPECTED = re.compile(r"^Expected `([^`]*)`(.*?)(?: - at `(?:key in )?\$([^`]*)`)?$", re.DOTALL)
+_EXPECTED = re.compile(r"Expected `([a-z| ]+)`")
+_UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
 
 
 def resolve(tree: Tree | Leaf, environ: Mapping[str, str], path: KeyPath, references: dict[KeyPath, str]) -> Leaf:
@@ -59,7 +60,8 @@ def _replacement(text: str, leaf: Leaf, environ: Mapping[str, str]) -> str:
     value = environ.get(match[1], match[2])
     if value is None:
         raise leaf.error(
-            f"the environment variable {match[1]} is not set; set it, or give a default with ${{env:{match[1]}:default}}"
+            f"the environment variable {match[1]} is not set; set it, or give a default with "
+            f"${{env:{match[1]}:default}}"
         )
     return value
 
@@ -67,7 +69,7 @@ def _replacement(text: str, leaf: Leaf, environ: Mapping[str, str]) -> str:
 def convert(leaf: Leaf, kind: Any, *, secret: bool | None = None) -> Any:
     """The leaf's value as `kind`. Raises `ConfigError` with what was found and what is expected, without secrets."""
     value = leaf.value
-    for candidate in _readings(value, kind) if leaf.untyped else (value,):
+    for candidate in _readings(value) if leaf.untyped else (value,):
         try:
             return msgspec.convert(candidate, type=kind, strict=not leaf.untyped, dec_hook=_decode)
         except msgspec.ValidationError as error:
@@ -76,16 +78,14 @@ def convert(leaf: Leaf, kind: Any, *, secret: bool | None = None) -> Any:
     raise _mismatch(leaf, kind, problem, hidden)
 
 
-def _readings(value: Any, kind: Any) -> list[Any]:
+def _readings(value: Any) -> list[Any]:
     """In which ways a text can be meant: as it is, as JSON, as a list separated by commas, as a list of one."""
     if not isinstance(value, str):
         return [value]
     readings: list[Any] = [value]
     if value[:1] in ("[", "{"):
-        try:
+        with contextlib.suppress(ValueError):
             readings.insert(0, json.loads(value))
-        except ValueError:
-            pass
     readings.append([part.strip() for part in value.split(",") if part.strip()])
     return readings
 
@@ -97,28 +97,22 @@ def _decode(kind: type[Any], value: Any) -> Any:
 
 
 def _mismatch(leaf: Leaf, kind: Any, message: str, secret: bool) -> ConfigError:
-    match = _EXPECTED.match(message)
-    inner = match[3] if match else None
-    if match is None:
-        return leaf.error(f"{message[:1].lower()}{message[1:].replace('`', chr(39))}")
-    if inner:
-        value = _at(leaf.value, inner)
-        wanted = (
-            in_words(match[1]) if match[1].split(" ")[0] in ("str", "int", "float", "bool", "array", "object") else ""
-        )
-        wanted = wanted or expected(kind)
-        key = f"{leaf.key or ''}{inner}"
-        shown = _shown(value, secret or is_secret_key(inner))
-        return ConfigError(f"found {shown}, expected {wanted}", origin=leaf.origin, key=key)
-    value = leaf.value
-    hint = nearest(value, choices(kind)) if isinstance(value, str) and not secret else ""
-    if not hint and _wants_text(kind) and isinstance(value, (int, float)) and not isinstance(value, bool):
+    complaint, _, place = message.partition(" - at `")
+    inner = place.removeprefix("key in ").strip("`").removeprefix("$")
+    value = _at(leaf.value, inner)
+    secret = secret or is_secret_key(inner)
+    stray = _UNKNOWN_FIELD.match(complaint)
+    if stray:
+        return ConfigError(f"unknown key {stray[1]!r}", origin=leaf.origin, key=f"{leaf.key or ''}{inner}" or None)
+    named = _EXPECTED.match(complaint)
+    wanted = in_words(named[1]) if inner and named and not choices(kind) else expected(kind)
+    hint = ""
+    if not secret and isinstance(value, str):
+        hint = nearest(value, choices(kind))
+    elif not secret and isinstance(value, (int, float)) and not isinstance(value, bool) and wanted.startswith("text"):
         hint = f'; write it in quotes: "{value}"'
-    return leaf.error(f"found {_shown(value, secret)}, expected {expected(kind)}{hint}")
-
-
-def _wants_text(kind: Any) -> bool:
-    return kind is str or str in typing.get_args(kind)
+    key = f"{leaf.key or ''}{inner}" or None
+    return ConfigError(f"found {_shown(value, secret)}, expected {wanted}{hint}", origin=leaf.origin, key=key)
 
 
 def _shown(value: Any, secret: bool) -> str:

@@ -29,9 +29,8 @@ def read_file(path: Path, origin: str) -> Any:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(f"the file cannot be read: {reason}", origin=origin) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"not UTF-8 text: byte {error.start} is {error.object[error.start]:#04x}", origin=origin
-        ) from None
+        byte = error.object[error.start]
+        raise ConfigError(f"not UTF-8 text: byte {error.start} is {byte:#04x}", origin=origin) from None
     return parse(text, origin)
 
 
@@ -65,7 +64,7 @@ def _parse_toml(text: str, origin: str) -> Any:
     if sys.version_info >= (3, 11):
         import tomllib
     else:
-        import tomli as tomllib
+        import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
     try:
         return tomllib.loads(text)

@@ -55,7 +55,7 @@ Tree = dict[str, Union["Tree", Leaf]]  # type: ignore[misc,unused-ignore]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one source says. `backends`: the names that it lists, None if it lists none; `present`: sections it opens."""
+    """What one source says. `backends`: the names that it lists (None: no list); `present`: the sections it opens."""
 
     values: Mapping[KeyPath, Leaf]
     backends: tuple[str, ...] | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -122,7 +123,7 @@ def _set_only(section: msgspec.Struct) -> dict[str, Any]:
     return {
         field.name: getattr(section, field.name)
         for field in msgspec.structs.fields(section)
-        if getattr(section, field.name) != field.default
+        if getattr(section, field.name) not in (field.default, {})
     }
 
 
@@ -145,6 +146,8 @@ def _hidden(value: Any, path: KeyPath, references: Mapping[KeyPath, str]) -> Any
         return HIDDEN
     if isinstance(value, str):
         return hide_user_info(value.replace("${env:", "$${env:"))
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no infinity
     if isinstance(value, (int, float)):
         return value
     return f"<{type(value).__qualname__} object>"

@@ -55,22 +55,27 @@ def _discover(cwd: Path, environ: Mapping[str, str]) -> Document:
         if (cwd / name).is_file():
             return _read(Path(name), name, cwd)
     if (cwd / PYPROJECT).is_file():
-        document = _read(Path(PYPROJECT), PYPROJECT, cwd, required=False)
+        document = _read_if_any(Path(PYPROJECT), PYPROJECT, cwd)
         if document is not None:
             return document
     return Document({}, "default")
 
 
-def _read(path: Path, origin: str, cwd: Path, *, required: bool = True) -> Any:
+def _read(path: Path, origin: str, cwd: Path) -> Document:
+    document = _read_if_any(path, origin, cwd)
+    if document is None:
+        raise ConfigError("there is no such table in the file", origin=f"{origin} {PYPROJECT_TABLE}")
+    return document
+
+
+def _read_if_any(path: Path, origin: str, cwd: Path) -> Document | None:
     content = read_file(cwd / path.expanduser(), origin)
     if path.name == PYPROJECT:
         tool = content.get("tool") if isinstance(content, dict) else None
         table = tool.get("tracker_bridge") if isinstance(tool, dict) else None
         origin = f"{origin} {PYPROJECT_TABLE}"
-        if table is None and not required:
-            return None
         if table is None:
-            raise ConfigError("there is no such table in the file", origin=origin)
+            return None
         content = table
     if content is None:
         content = {}
