@@ -26,8 +26,6 @@ def resolve(tree: Tree | Leaf, environ: Mapping[str, str], path: KeyPath, refere
     """The tree as one leaf of plain data. Fills `references`; raises `ConfigError` for a variable that is not set."""
     if isinstance(tree, Leaf):
         before = len(references)
-        if tree.reference is not None:
-            references[path] = tree.reference
         value = _interpolate(tree.value, tree, environ, path, references) if tree.interpolated else tree.value
         untyped = tree.untyped or (path in references and len(references) > before)
         return Leaf(value, tree.origin, tree.key, untyped=untyped)

@@ -35,7 +35,7 @@ class Leaf:
     """A value with its provenance.
 
     `origin` and `key` are what an error message calls it. `untyped`: the value is text because its source knows
-    nothing else. `reference`: the text with `${env:...}` that the value was made from.
+    nothing else. `interpolated`: `${env:...}` in it is replaced.
     """
 
     value: Any
@@ -43,7 +43,6 @@ class Leaf:
     key: str | None
     untyped: bool = False
     interpolated: bool = False
-    reference: str | None = None
 
     def error(self, problem: str) -> ConfigError:
         """An error about this value."""
@@ -62,22 +61,14 @@ class Layer:
     present: frozenset[str] = frozenset()
 
 
-def layer_of(
-    tree: Mapping[str, Any],
-    origin: str,
-    *,
-    interpolated: bool,
-    references: Mapping[KeyPath, str] | None = None,
-) -> Layer:
+def layer_of(tree: Mapping[str, Any], origin: str, *, interpolated: bool) -> Layer:
     """The layer that a document with the keys of the configuration file makes. Raises `ConfigError`."""
     values: dict[KeyPath, Leaf] = {}
     present: set[str] = set()
     backends: tuple[str, ...] | None = None
-    known_references = references or {}
 
     def put(path: KeyPath, value: Any) -> None:
-        reference = known_references.get(path)
-        values[path] = Leaf(value, origin, key_text(path), interpolated=interpolated, reference=reference)
+        values[path] = Leaf(value, origin, key_text(path), interpolated=interpolated)
 
     for key, value in tree.items():
         if key not in KEYS:

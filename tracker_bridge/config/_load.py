@@ -24,7 +24,7 @@ from tracker_bridge import registry
 from tracker_bridge.config._convert import convert, resolve
 from tracker_bridge.config._environ import environment_layer
 from tracker_bridge.config._layers import TEXTS, Layer, Leaf, Tree, layer_of, overlay
-from tracker_bridge.config._secrets import HIDDEN, redact
+from tracker_bridge.config._secrets import HIDDEN, redact, scrub, secrets_in
 from tracker_bridge.config._source import read_source
 from tracker_bridge.config._text import KeyPath, found, key_text, unknown
 from tracker_bridge.config._types import (
@@ -104,7 +104,13 @@ def load_config(
     arguments = layer_of(argument_tree, _ARGUMENTS, interpolated=False)
     if isinstance(source, Config):
         base = _layer_of_config(source)
-        return _build([base, arguments], environ, source.cwd, source.origin)
+        changed = _build([base, arguments], environ, source.cwd, source.origin)
+        kept = {
+            path: text
+            for path, text in source.references.items()
+            if _value_at(changed, path) == _value_at(source, path)
+        }
+        return msgspec.structs.replace(changed, references=kept)
     document = read_source(source, cwd, environ)
     base = layer_of(document.tree, document.origin, interpolated=True)
     environment = _environment(environ, base, arguments)
@@ -126,13 +132,15 @@ def restore(
     tree = dict(redacted)
     cwd = Path(tree.pop("cwd", "/"))
     origin = tree.pop("origin", _MANIFEST)
-    base = layer_of(tree, _MANIFEST, interpolated=True)
+    # Only the backends hold references: what concerns the run itself was written as it was.
+    base = layer_of({"backends": tree.pop("backends", {})}, _MANIFEST, interpolated=True)
+    about_run = layer_of(tree, _MANIFEST, interpolated=False)
     environment = _environment(environ, base)
     options = {path: leaf for path, leaf in environment.values.items() if path[0] == "backends"}
     wanted = tuple(name for name in base.backends or () if only is None or name in only)
     chosen = Layer({}, wanted)
     return _build(
-        [base, dataclasses.replace(environment, values=options, backends=None, present=frozenset()), chosen],
+        [about_run, base, dataclasses.replace(environment, values=options, backends=None, present=frozenset()), chosen],
         environ,
         cwd,
         origin,
@@ -189,7 +197,22 @@ def _layer_of_config(config: Config) -> Layer:
         "queue": config.queue,
         "delivery": config.delivery,
     }
-    return layer_of(tree, "the given Config", interpolated=False, references=config.references)
+    return layer_of(tree, "the given Config", interpolated=False)
+
+
+def _value_at(config: Config, path: KeyPath) -> Any:
+    """The value at a key path, None if there is none."""
+    value: Any = config
+    for part in path:
+        if isinstance(value, tuple) and value and isinstance(value[0], BackendConfig):
+            value = {backend.name: {**backend.options, "route": backend.route} for backend in value}.get(part)
+        elif isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, (list, tuple)):
+            value = value[int(part)] if part.isdecimal() and int(part) < len(value) else None
+        else:
+            value = getattr(value, part, None)
+    return value
 
 
 def _build(layers: list[Layer], environ: Mapping[str, str], cwd: Path, origin: str) -> Config:
@@ -342,7 +365,8 @@ def _options(name: str, kind: str, options_type: type[Any], leaves: Mapping[str,
     try:
         msgspec.convert(options, type=options_type)
     except msgspec.ValidationError as error:
-        raise ConfigError(str(error), origin=origin, key=key_text(("backends", name))) from None
+        problem = scrub(str(error), secrets_in(options))
+        raise ConfigError(problem, origin=origin, key=key_text(("backends", name))) from None
     return options
 
 

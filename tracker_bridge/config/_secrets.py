@@ -60,9 +60,9 @@ def secret_values(config: Config, environ: Mapping[str, str]) -> frozenset[str]:
     """Every text that must not be written: secrets of the configuration and of the environment, and their encodings."""
     plain: set[str] = set()
     for backend in config.backends:
-        plain.update(_secrets_in(backend.options, secret=False))
+        plain.update(secrets_in(backend.options))
     for path, text in config.references.items():
-        for name in re.findall(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)", text):
+        for name in _variables(text):
             if is_secret_key(name) or is_secret_key(path[-1]):
                 plain.add(environ.get(name, ""))
     plain = {value for value in plain if len(value) >= _SHORTEST}
@@ -95,11 +95,13 @@ def scrub_data(value: Any, secrets: Iterable[str]) -> Any:
 def redact(config: Config) -> dict[str, Any]:
     """The configuration for `run.json`: JSON-able, without secrets, in the shape of a configuration file.
 
-    `params` are left out (the journal holds them). Values made from `${env:...}` are the reference again. `cwd` and
+    `params` are left out (the journal holds them). In the backends, values made from `${env:...}` are the reference
+    again; elsewhere they are written as they were at the time, unless the variable is named like a secret. `cwd` and
     `origin` are added; `restore` reads the result.
     """
+    outside = {path: HIDDEN for path, text in config.references.items() if any(map(is_secret_key, _variables(text)))}
     document: dict[str, Any] = {
-        name: _hidden(getattr(config, name), (name,), config.references)
+        name: _hidden(getattr(config, name), (name,), outside)
         for name in ("project", "experiment", "name", "run_id", "resume", "tags")
     }
     document["backends"] = {
@@ -111,12 +113,16 @@ def redact(config: Config) -> dict[str, Any]:
         for backend in config.backends
     }
     if config.gradients is not None:
-        document["gradients"] = _hidden(_set_only(config.gradients), ("gradients",), config.references)
+        document["gradients"] = _hidden(_set_only(config.gradients), ("gradients",), outside)
     document["queue"] = {**msgspec.structs.asdict(config.queue), "dir": str(config.queue.dir)}
     document["delivery"] = msgspec.structs.asdict(config.delivery)
     document["cwd"] = str(config.cwd)
     document["origin"] = config.origin
     return document
+
+
+def _variables(text: str) -> list[str]:
+    return re.findall(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)", text)
 
 
 def _set_only(section: msgspec.Struct) -> dict[str, Any]:
@@ -145,7 +151,7 @@ def _hidden(value: Any, path: KeyPath, references: Mapping[KeyPath, str]) -> Any
     if secret:
         return HIDDEN
     if isinstance(value, str):
-        return hide_user_info(value.replace("${env:", "$${env:"))
+        return hide_user_info(value.replace("${env:", "$${env:") if path[0] == "backends" else value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has no infinity
     if isinstance(value, (int, float)):
@@ -153,13 +159,14 @@ def _hidden(value: Any, path: KeyPath, references: Mapping[KeyPath, str]) -> Any
     return f"<{type(value).__qualname__} object>"
 
 
-def _secrets_in(value: Any, *, secret: bool) -> Iterator[str]:
+def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
+    """The secrets in nested options, as they are."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _secrets_in(item, secret=secret or is_secret_key(str(key)))
+            yield from secrets_in(item, secret=secret or is_secret_key(str(key)))
     elif isinstance(value, (list, tuple, set, frozenset)):
         for item in value:
-            yield from _secrets_in(item, secret=secret)
+            yield from secrets_in(item, secret=secret)
     elif isinstance(value, (str, int)) and not isinstance(value, bool):
         text = str(value)
         if secret:
