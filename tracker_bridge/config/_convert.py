@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from tracker_bridge.config._layers import Leaf, Tree
-from tracker_bridge.config._secrets import hide_user_info, is_secret_key
+from tracker_bridge.config._secrets import hide_in_urls, is_secret_key
 from tracker_bridge.config._text import KeyPath, choices, expected, found, in_words, nearest
 from tracker_bridge.errors import ConfigError
 
@@ -116,7 +116,7 @@ def _mismatch(leaf: Leaf, kind: Any, message: str, secret: bool) -> ConfigError:
 def _shown(value: Any, secret: bool) -> str:
     if secret and isinstance(value, (str, bytes, int, float)) and not isinstance(value, bool):
         return "a value (not shown)"
-    return found(hide_user_info(value) if isinstance(value, str) else value)
+    return found(hide_in_urls(value) if isinstance(value, str) else value)
 
 
 def _at(value: Any, place: str) -> Any:

@@ -105,12 +105,8 @@ def load_config(
     if isinstance(source, Config):
         base = _layer_of_config(source)
         changed = _build([base, arguments], environ, source.cwd, source.origin)
-        kept = {
-            path: text
-            for path, text in source.references.items()
-            if _value_at(changed, path) == _value_at(source, path)
-        }
-        return msgspec.structs.replace(changed, references=kept)
+        same = [path for path in source.references if _value_at(changed, path) == _value_at(source, path)]
+        return msgspec.structs.replace(changed, references={path: source.references[path] for path in same})
     document = read_source(source, cwd, environ)
     base = layer_of(document.tree, document.origin, interpolated=True)
     environment = _environment(environ, base, arguments)

@@ -31,6 +31,10 @@ _SECRET_VARIABLE = re.compile(
     r"(?:API_?KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|SECRET|SECRET_KEY|ACCESS_KEY|CREDENTIALS?)$"
 )
 _USER_INFO = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)(?P<info>[^\s/?#@'\"]+(?:@[^\s/?#@'\"]+)*)@")
+_QUERY = re.compile(
+    r"(?P<key>[?&](?:[A-Za-z0-9_-]*(?:key|token|secret|password|signature|credential))=)(?P<value>[^&\s#'\"]+)",
+    re.IGNORECASE,
+)
 _ONLY_REFERENCES = re.compile(r"(?:\$\{env:[A-Za-z_][A-Za-z0-9_]*\}:?)+")
 _REFERENCE_DEFAULT = re.compile(r"(\$\{env:[A-Za-z_][A-Za-z0-9_]*):[^}]*\}")
 
@@ -44,16 +48,16 @@ def is_secret_key(key: str) -> bool:
     return _SECRET_KEY.search(key.replace("-", "_")) is not None
 
 
-def hide_user_info(text: str) -> str:
-    """`https://user:password@host` as `https://<secret>@host`; references inside stay."""
+def hide_in_urls(text: str) -> str:
+    """`https://user:password@host/?token=abc` as `https://<secret>@host/?token=<secret>`; references inside stay."""
     if "://" not in text:
         return text
+    text = _USER_INFO.sub(lambda match: f"{match['scheme']}{_hidden_part(match['info'])}@", text)
+    return _QUERY.sub(lambda match: f"{match['key']}{_hidden_part(match['value'])}", text)
 
-    def hide(match: re.Match[str]) -> str:
-        info = match["info"] if _ONLY_REFERENCES.fullmatch(match["info"]) else HIDDEN
-        return f"{match['scheme']}{info}@"
 
-    return _USER_INFO.sub(hide, text)
+def _hidden_part(text: str) -> str:
+    return text if _ONLY_REFERENCES.fullmatch(text) else HIDDEN
 
 
 def secret_values(config: Config, environ: Mapping[str, str]) -> frozenset[str]:
@@ -69,7 +73,7 @@ def secret_values(config: Config, environ: Mapping[str, str]) -> frozenset[str]:
     for name, value in environ.items():
         if _SECRET_VARIABLE.search(name.upper()) and len(value) >= _SHORTEST_OF_ENVIRONMENT:
             plain.add(value)
-        plain.update(part for part in _user_info(value) if len(part) >= _SHORTEST)
+        plain.update(part for part in _in_urls(value) if len(part) >= _SHORTEST)
     return frozenset(form for value in plain for form in _forms(value))
 
 
@@ -78,7 +82,7 @@ def scrub(text: str, secrets: Iterable[str]) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         if secret in text:
             text = text.replace(secret, HIDDEN)
-    return hide_user_info(text)
+    return hide_in_urls(text)
 
 
 def scrub_data(value: Any, secrets: Iterable[str]) -> Any:
@@ -133,30 +137,28 @@ def _set_only(section: msgspec.Struct) -> dict[str, Any]:
     }
 
 
-def _hidden(value: Any, path: KeyPath, references: Mapping[KeyPath, str]) -> Any:
-    secret = is_secret_key(path[-1])
+def _hidden(value: Any, path: KeyPath, references: Mapping[KeyPath, str], *, secret: bool = False) -> Any:
     reference = references.get(path)
     if reference is not None:
         shown = _REFERENCE_DEFAULT.sub(r"\1}", reference) if secret else reference
-        if secret and not _ONLY_REFERENCES.fullmatch(shown):
-            return HIDDEN
-        return hide_user_info(shown)
+        return HIDDEN if secret and not _ONLY_REFERENCES.fullmatch(shown) else hide_in_urls(shown)
     if isinstance(value, Mapping):
-        return {str(key): _hidden(item, (*path, str(key)), references) for key, item in value.items()}
+        return {
+            str(key): _hidden(item, (*path, str(key)), references, secret=secret or is_secret_key(str(key)))
+            for key, item in value.items()
+        }
     if isinstance(value, (list, tuple, set, frozenset)):
         items = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
-        return [_hidden(item, (*path[:-1], path[-1], str(at)), references) for at, item in enumerate(items)]
+        return [_hidden(item, (*path, str(at)), references, secret=secret) for at, item in enumerate(items)]
     if value is None or isinstance(value, bool):
         return value
     if secret:
         return HIDDEN
     if isinstance(value, str):
-        return hide_user_info(value.replace("${env:", "$${env:") if path[0] == "backends" else value)
+        return hide_in_urls(value.replace("${env:", "$${env:") if path[0] == "backends" else value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has no infinity
-    if isinstance(value, (int, float)):
-        return value
-    return f"<{type(value).__qualname__} object>"
+    return value if isinstance(value, (int, float)) else f"<{type(value).__qualname__} object>"
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
@@ -171,21 +173,23 @@ def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
         text = str(value)
         if secret:
             yield text
-        yield from _user_info(text)
+        yield from _in_urls(text)
 
 
-def _user_info(text: str) -> Iterator[str]:
-    # The user's name alone is no secret, but a lone user-info (https://token@host) is one.
+def _in_urls(text: str) -> Iterator[str]:
+    # A user's name with a password is no secret, but a lone user-info (https://token@host) is one.
     if "://" not in text:
         return
     for match in _USER_INFO.finditer(text):
-        info = match["info"]
-        user, colon, password = info.partition(":")
+        user, colon, password = match["info"].partition(":")
         yield password if colon else user
         yield unquote(password if colon else user)
         if colon:
-            yield info
-            yield base64.b64encode(unquote(info).encode()).decode()
+            yield match["info"]
+            yield base64.b64encode(unquote(match["info"]).encode()).decode()
+    for match in _QUERY.finditer(text):
+        yield match["value"]
+        yield unquote(match["value"])
 
 
 def _forms(value: str) -> Iterator[str]:
