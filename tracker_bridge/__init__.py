@@ -1,5 +1,64 @@
-"""tracker_bridge: gradient norms and metrics to any tracker, through one durable asynchronous queue."""
+"""tracker_bridge: gradient norms and metrics to any tracker, through one durable asynchronous queue.
+
+Importing this package imports neither torch, numpy nor a tracker's SDK; each name below is loaded when it is first
+used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from tracker_bridge._version import __version__
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from tracker_bridge.config import Config, load_config
+    from tracker_bridge.errors import BridgeError, ConfigError, UsageError
+    from tracker_bridge.reader import GradientNormTable, RunReader, read
+    from tracker_bridge.run import BackendDelivery, Delivery, Run, current, init
+
+__all__ = [
+    "BackendDelivery",
+    "BridgeError",
+    "Config",
+    "ConfigError",
+    "Delivery",
+    "GradientNormTable",
+    "Run",
+    "RunReader",
+    "UsageError",
+    "__version__",
+    "current",
+    "init",
+    "load_config",
+    "read",
+]
+
+_HOME = {
+    "BackendDelivery": "run",
+    "BridgeError": "errors",
+    "Config": "config",
+    "ConfigError": "errors",
+    "Delivery": "run",
+    "GradientNormTable": "reader",
+    "Run": "run",
+    "RunReader": "reader",
+    "UsageError": "errors",
+    "current": "run",
+    "init": "run",
+    "load_config": "config",
+    "read": "reader",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -35,9 +35,10 @@ class RunInfo:
     """The run as an adapter sees it at `open`. `params` and `tags` are the latest known.
 
     `ids` is what this backend's `open` returned before (empty the first time): with it, the adapter continues its
-    own run. `cwd` is the script's working directory, to which relative paths in options belong. `dir` is the run directory; `private_dir` is this backend's own folder in it (it exists).
-    `provenance` describes the training script (never the delivery process): script, arguments, git_commit, host, user,
-    python, started_ns, where known.
+    own run. `cwd` is the script's working directory, to which relative paths in options belong. `dir` is the run
+    directory; `private_dir` is this backend's own folder in it (it exists). `provenance` describes the training
+    script (never the delivery process): script, arguments, cwd, git_commit, git_branch, git_remote, host, user,
+    python, platform, where known.
     """
 
     run_id: str

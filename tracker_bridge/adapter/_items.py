@@ -7,7 +7,7 @@ Names are already the tracker's. Times are nanoseconds since the epoch, of when 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Union
 
@@ -107,9 +107,14 @@ Item = Union[Row, ParamsItem, TagsItem, TextItem, ArtifactItem, HistogramItem, A
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Items in the order in which they were logged, within the limits of `capabilities`."""
+    """Items in the order in which they were logged, within the limits of `capabilities`.
+
+    `renamed`: tracker's name -> original, of series whose name had to be changed (a mapping may repeat what an
+    earlier batch had); an adapter keeps it where people who look at the tracker find it.
+    """
 
     items: tuple[Item, ...]
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def points(self) -> int:

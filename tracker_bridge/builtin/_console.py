@@ -29,7 +29,10 @@ class ConsoleAdapter(Adapter[ConsoleOptions]):
         """Print the batch."""
         for item in batch.items:
             if isinstance(item, Row):
-                shown = [f"{name} {value:.6g}" for name, value in zip(item.names, item.values[: self.options.most])]
+                shown = [
+                    f"{name} {value:.6g}"
+                    for name, value in zip(item.names, item.values[: self.options.most], strict=False)
+                ]
                 more = len(item.names) - len(shown)
                 self._say(f"step {item.step}: " + ", ".join(shown) + (f" and {more} more" if more else ""))
             elif isinstance(item, TextItem):

@@ -95,7 +95,10 @@ def _mend(file: BinaryIO) -> int:
 def _plain(item: Item) -> dict[str, Any]:
     head: dict[str, Any] = {"sequence": item.sequence, "time_ns": item.time_ns}
     if isinstance(item, Row):
-        return head | {"step": item.step, "metrics": dict(zip(item.names, map(_number, item.values.tolist())))}
+        return head | {
+            "step": item.step,
+            "metrics": dict(zip(item.names, map(_number, item.values.tolist()), strict=True)),
+        }
     if isinstance(item, ParamsItem):
         return head | {"params": item.params}
     if isinstance(item, TagsItem):

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
         _end_for_drain(paths, lifecycle)
         lifecycle.limit(plan.close_timeout)
 
-    def terminated(number: int, frame: FrameType | None) -> None:
+    def terminated(_number: int, _frame: FrameType | None) -> None:
         threading.Thread(target=_drain_after_signal, name="tracker_bridge-sigterm", daemon=True).start()
 
     def _drain_after_signal() -> None:
@@ -72,9 +72,9 @@ def main(arguments: list[str]) -> int:
         print(error, file=sys.stderr)
         complete = False
     finish_log()
-    if not complete:
+    if not complete and os.getsid(0) == os.getpid():
         # An adapter hangs: it and the helper processes of its SDK end here, with this process among them.
-        kill_session(os.getsid(0)) if os.getsid(0) == os.getpid() else None
+        kill_session(os.getpid())
     # Exit handlers of SDKs may wait for servers; everything of ours is on disk.
     os._exit(0 if complete else 1)
 

@@ -28,7 +28,6 @@ from tracker_bridge.journal import Gap, JournalReader
 from tracker_bridge.records import RunFinished, RunStarted
 from tracker_bridge.rundir import (
     BackendIdentity,
-    BackendState,
     Health,
     Manifest,
     RunPaths,

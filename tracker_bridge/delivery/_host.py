@@ -125,4 +125,3 @@ def end_as_crashed(paths: RunPaths, status: str = "crashed") -> None:
         return msgspec.structs.replace(manifest, status=status, finished_ns=time.time_ns())
 
     update_manifest(paths, change)
-

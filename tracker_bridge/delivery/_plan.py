@@ -1,4 +1,7 @@
-"""What a host has to deliver: the backends with their options. Holds secrets, so it goes through a pipe, never a file."""
+"""What a host has to deliver: the backends with their options.
+
+It holds secrets, so it goes through a pipe, never through a file.
+"""
 
 from __future__ import annotations
 

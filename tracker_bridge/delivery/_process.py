@@ -122,4 +122,3 @@ def _environment() -> dict[str, str]:
     environment["PYTHONPATH"] = os.pathsep.join(entry for entry in sys.path if entry)
     environment["PYTHONSAFEPATH"] = "1"
     return environment
-

@@ -167,7 +167,7 @@ class Translator:
         key = (record.table, None if everywhere else some.tobytes(), clipped, record.post_clip)
         columns = self._columns.get(key)
         if columns is None:
-            names = [f"{table.kind}/{name}" for name, here in zip(grouping.names, some) if here]
+            names = [f"{table.kind}/{name}" for name, here in zip(grouping.names, some, strict=True) if here]
             if gradients:
                 names += [f"{table.kind}/{extra}" for extra in _extras(clipped, record.post_clip)]
             columns = self._columns[key] = self._make_columns(tuple(names))
@@ -290,13 +290,13 @@ class Translator:
                 if self._can.steps == "increasing":
                     self.dropped["step_not_increasing"] += int(behind.sum())
                 else:
-                    late_names = tuple(name for name, late in zip(names, behind) if late)
+                    late_names = tuple(name for name, late in zip(names, behind, strict=True) if late)
                     late = Row(sequence, time_ns, fitted, late_names, values[behind], late=True)
                     yield from self._fit_values(late)
                 ahead = ~behind
                 if not ahead.any():
                     return
-                names = tuple(name for name, kept in zip(names, ahead) if kept)
+                names = tuple(name for name, kept in zip(names, ahead, strict=True) if kept)
                 values = values[ahead]
                 self._last_steps[columns.numbers[ahead]] = fitted
             else:
@@ -321,12 +321,12 @@ class Translator:
             return
         plain = ~odd
         if plain.any():
-            names = tuple(name for name, kept in zip(row.names, plain) if kept)
+            names = tuple(name for name, kept in zip(row.names, plain, strict=True) if kept)
             yield Row(row.sequence, row.time_ns, row.step, names, row.values[plain], row.late)
         kinds = row.values[odd]
         codes = np.where(np.isnan(kinds), NAN, np.where(kinds > 0, POSITIVE_INFINITY, NEGATIVE_INFINITY))
         companions = tuple(
-            self._name_map(f"{name}/non_finite") for name, is_odd in zip(row.names, odd) if is_odd
+            self._name_map(f"{name}/non_finite") for name, is_odd in zip(row.names, odd, strict=True) if is_odd
         )
         yield Row(row.sequence, row.time_ns, row.step, companions, codes, row.late)
 

@@ -1,0 +1,85 @@
+"""Records whose values are still on an accelerator: kept in order, appended when their copies have arrived.
+
+Nothing here waits for a device except `complete(wait=True)`, which `flush` and `close` use. A script that hangs must
+still show its last completed step, so while something is pending a daemon thread looks for arrivals; a script whose
+values are on the CPU never starts it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from tracker_bridge.records import AnyRecord, Metrics, Step
+
+_LOOK = 0.5
+# Seconds between two looks of the thread.
+_MOST = 4096
+# Beyond so many the oldest is waited for: the device is that far behind, and memory is bounded.
+
+
+class PendingRecord(Protocol):
+    """A record in the making."""
+
+    def is_ready(self) -> bool:
+        """Whether `record` would not wait."""
+
+    def record(self) -> AnyRecord:
+        """The record; waits for the device if it must."""
+
+
+class PendingRecords:
+    """A queue of records in the making; `append` gets each when it is complete, in the order in which they came."""
+
+    def __init__(self, append: Callable[[AnyRecord], None]) -> None:
+        self._append = append
+        self._waiting: deque[PendingRecord] = deque()
+        self._lock = threading.Lock()
+        self._looker: threading.Thread | None = None
+        self._wake = threading.Event()
+
+    def add(self, pending: PendingRecord) -> None:
+        """Take a record in the making, after those that are waiting."""
+        with self._lock:
+            self._waiting.append(pending)
+        self.complete(wait=len(self._waiting) > _MOST)
+        if self._waiting and self._looker is None:
+            self._looker = threading.Thread(target=self._look, name="tracker_bridge-pending", daemon=True)
+            self._looker.start()
+
+    def add_scalars(self, time_ns: int, step: Step, values: Mapping[str, Any]) -> None:
+        """Begin to copy 0-d tensors to the host and take the `Metrics` that they will make."""
+        self.add(_Scalars(time_ns, step, values))
+
+    def complete(self, *, wait: bool) -> None:
+        """Append what has arrived; `wait`: all of it."""
+        with self._lock:
+            while self._waiting and (wait or self._waiting[0].is_ready()):
+                self._append(self._waiting.popleft().record())
+
+    def _look(self) -> None:
+        while not self._wake.wait(_LOOK):
+            if self._waiting:
+                self.complete(wait=False)
+
+    def stop(self) -> None:
+        """End the looking thread."""
+        self._wake.set()
+
+
+class _Scalars:
+    """Scalars of one logging call on their way to the host."""
+
+    def __init__(self, time_ns: int, step: Step, values: Mapping[str, Any]) -> None:
+        from tracker_bridge.collector import HostCopy
+
+        self._time_ns, self._step, self._names = time_ns, step, tuple(values)
+        self._copy = HostCopy(tuple(values.values()))
+
+    def is_ready(self) -> bool:
+        return bool(self._copy.is_ready())
+
+    def record(self) -> Metrics:
+        return Metrics(self._time_ns, self._step, dict(zip(self._names, self._copy.values().tolist(), strict=True)))

@@ -1,0 +1,383 @@
+"""`Run`: what a script logs to. Each call makes one record and appends it to the journal; nothing else happens here.
+
+On the training thread: no tracker, no network, no waiting, no device synchronisation. Misuse raises; faults do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tracker_bridge.config import GradientsConfig
+from tracker_bridge.journal import JournalReader, JournalWriter
+from tracker_bridge.records import (
+    AnyRecord,
+    Artifact,
+    Histogram,
+    Metrics,
+    Params,
+    RunFinished,
+    Step,
+    Tags,
+    Text,
+    encode,
+)
+from tracker_bridge.run import _exit
+from tracker_bridge.run._channel import Channel, NoChannel, ThreadChannel, wait_until
+from tracker_bridge.run._pending import PendingRecords
+from tracker_bridge.run._plain import plain_params, plain_tags
+from tracker_bridge.run._result import BackendDelivery, Delivery
+from tracker_bridge.run._values import OnDevice, as_scalar, as_step, as_time_ns, check_names
+from tracker_bridge.run._watch import Tables, watch
+from tracker_bridge.rundir import Manifest, RunPaths, load_manifest, load_state, update_manifest
+
+if TYPE_CHECKING:
+    import torch
+
+    from tracker_bridge.collector import GradientNormCollector
+
+STATUSES = ("finished", "failed", "killed", "crashed")
+
+_LOOK_NS = 1_000_000_000
+# Once in this time a logging call looks after delivery and shows what it has to say.
+
+
+class Run:
+    """One training run. Made by `tracker_bridge.init`; safe to use from several threads.
+
+    As a context manager it closes itself: `finished`, or `failed` after an exception and `killed` after Ctrl-C, which
+    are raised again.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        *,
+        paths: RunPaths | None,
+        journal: JournalWriter | None,
+        channel: Channel,
+        backends: tuple[str, ...],
+        gradients: GradientsConfig | None,
+        close_timeout: float,
+        last_step: Step,
+        first_table: int = 0,
+        next_collector_step: int | None = None,
+    ) -> None:
+        self._id = run_id
+        self._paths = paths
+        self._journal = journal
+        self._channel = channel
+        self._backends = backends
+        self._gradients = gradients
+        self._close_timeout = close_timeout
+        self._last_step = last_step
+        self._lock = threading.Lock()
+        self._pending = PendingRecords(self._append)
+        self._collectors: list[GradientNormCollector] = []
+        self._kinds: set[str] = set()
+        self._tables = Tables(first_table)
+        self._next_collector_step = next_collector_step
+        self._closing = self._closed = False
+        self._delivery: Delivery | None = None
+        self._shown = 0
+        self._next_look = time.time_ns() + _LOOK_NS
+        self._said: set[str] = set()
+
+    # --- identity
+
+    @property
+    def id(self) -> str:
+        """The run's id, unique in its queue directory."""
+        return self._id
+
+    @property
+    def dir(self) -> Path | None:
+        """The run directory; None on a rank that does not write, or if no directory could be made."""
+        return self._paths.root if self._paths else None
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Where to look at the run, for each backend that has opened so far. Does not wait; see `wait_until_open`."""
+        if self._paths is None:
+            return {}
+        manifest = load_manifest(self._paths)
+        return {name: one.url for name, one in manifest.backends.items() if one.url and name in self._backends}
+
+    def wait_until_open(self, timeout: float = 10.0) -> dict[str, str]:
+        """Wait at most `timeout` seconds until each backend has opened or failed to; returns `urls`."""
+        if self._paths is not None:
+            paths = self._paths
+            wait_until(lambda: all(load_state(paths, name).health != "opening" for name in self._backends), timeout)
+        return self.urls
+
+    # --- logging
+
+    def log_metrics(
+        self, data: Mapping[str, Any], step: Any = None, *, timestamp: datetime | float | None = None
+    ) -> None:
+        """Log scalars of one step: whatever `float()` takes, 0-d arrays and tensors on any device.
+
+        `step`: an integer, or a fraction; None means one more than this run's last step. A tensor on an accelerator
+        is copied without waiting and completed at a later call. Raises `TypeError`/`ValueError` naming the key.
+        """
+        now = as_time_ns(timestamp) if timestamp is not None else time.time_ns()
+        if type(data) is not dict:
+            data = check_names(data, "log_metrics")
+        values: dict[str, float] = {}
+        waiting: dict[str, Any] | None = None
+        for name, value in data.items():
+            if type(name) is not str:
+                check_names(data, "log_metrics")
+                name = str(name)
+            if type(value) is float:
+                values[name] = value
+                continue
+            try:
+                values[name] = as_scalar(name, value)
+            except OnDevice:
+                waiting = waiting or {}
+                waiting[name] = value
+        step = self._take_step(step)
+        if values:
+            self._append(Metrics(now, step, values))
+        if waiting:
+            self._pending.add_scalars(now, step, waiting)
+        if now >= self._next_look:
+            self._look(now)
+
+    def log_params(self, data: Any) -> None:
+        """Log hyper-parameters: a mapping, dataclass, Namespace or DictConfig, nested at will. Later values win."""
+        self._append(Params(time.time_ns(), plain_params(data)))
+
+    def add_tags(self, tags: Iterable[str] | Mapping[str, str | None] | str) -> None:
+        """Add tags: texts, or key -> value."""
+        self._append(Tags(time.time_ns(), plain_tags(tags)))
+
+    def remove_tags(self, tags: Iterable[str] | str) -> None:
+        """Remove tags; one that is not there is ignored."""
+        self._append(Tags(time.time_ns(), {}, tuple(plain_tags(tags))))
+
+    def log_text(self, name: str, text: str, step: Any = None) -> None:
+        """Log a text under a name, at a step if one is given."""
+        check_names({name: text}, "log_text")
+        self._append(Text(time.time_ns(), name, str(text), None if step is None else as_step(step)))
+
+    def log_histogram(self, name: str, counts: Any, edges: Any, step: Any = None) -> None:
+        """Log a histogram: `counts` [B] and bin `edges` [B + 1], growing. Raises `ValueError` on other shapes."""
+        import numpy as np
+
+        from tracker_bridge.records import pack_values
+
+        check_names({name: counts}, "log_histogram")
+        count, edge = np.asarray(counts, dtype=np.float64), np.asarray(edges, dtype=np.float64)
+        if count.ndim != 1 or edge.shape != (count.size + 1,):
+            raise ValueError(f"histogram {name!r} needs counts [B] and edges [B + 1], not {count.shape}, {edge.shape}")
+        if count.size == 0 or not (np.diff(edge) > 0).all():
+            raise ValueError(f"histogram {name!r} needs at least one bin and growing edges")
+        packed = pack_values(edge), pack_values(count)
+        self._append(Histogram(time.time_ns(), name, self._take_step(step), *packed))
+
+    def log_artifact(self, path: str | Path, name: str | None = None, step: Any = None) -> None:
+        """Keep a copy of a file with the run and send it to the trackers that take files.
+
+        Raises `ValueError` if there is no such file. A copy that fails (a full disk) is counted, not raised.
+        """
+        import mimetypes
+
+        source = Path(path)
+        if not source.is_file():
+            raise ValueError(f"log_artifact: there is no file {source}")
+        name = name or source.name
+        check_names({name: path}, "log_artifact")
+        if self._paths is None or self._journal is None:
+            return
+        stored = self._paths.files / f"{time.time_ns()}-{source.name}"
+        try:
+            self._paths.files.mkdir(exist_ok=True)
+            shutil.copyfile(source, stored)
+        except OSError as error:
+            self._say_once(f"the artifact {source} could not be kept: {error}")
+            return
+        kind = mimetypes.guess_type(source.name)[0] or "application/octet-stream"
+        step = None if step is None else as_step(step)
+        self._append(Artifact(time.time_ns(), name, str(stored.relative_to(self._paths.root)), step, kind))
+
+    def watch(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None, **options: Any
+    ) -> GradientNormCollector:
+        """Collect the gradient norms of `model`'s layers into this run, before each step of `optimizer`.
+
+        `options` are those of `tracker_bridge.collector.GradientNormCollector`; where one is not given, the
+        configuration's `gradients` section holds. `name` tells several models apart (default: the first has none).
+        `scaler`: the `GradScaler` in use. Without an optimizer, call `collect()` yourself before each step.
+        """
+        collector = watch(self, model, optimizer, options)
+        self._collectors.append(collector)
+        return collector
+
+    # --- ending
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until all that was logged so far has reached every backend; False if `timeout` (seconds) is over."""
+        if self._paths is None or self._journal is None or self._closed:
+            return True
+        self._pending.complete(wait=True)
+        paths, target = self._paths, self._journal.sequence
+        self._channel.nudge()
+        return wait_until(
+            lambda: all(load_state(paths, name).position.sequence >= target for name in self._backends), timeout
+        )
+
+    def close(self, status: str = "finished", timeout: float | None = None) -> Delivery:
+        """End the run and wait at most `timeout` seconds (None: the configured `close_timeout`) for delivery.
+
+        `status`: finished, failed, killed or crashed. What is not delivered in that time stays in the run directory;
+        the result says so, with the command that delivers it. A second call returns the first one's result.
+        """
+        if status not in STATUSES:
+            raise ValueError(f"status must be one of {', '.join(STATUSES)}, not {status!r}")
+        with self._lock:
+            first, self._closing = not self._closing, True
+        if not first:
+            return self._delivery or self._report()
+        seconds = self._close_timeout if timeout is None else max(0.0, timeout)
+        for collector in self._collectors:
+            with contextlib.suppress(Exception):
+                collector.detach()
+        self._pending.complete(wait=True)
+        self._pending.stop()
+        self._append(RunFinished(time.time_ns(), status))
+        self._closed = True
+        self._mark(status)
+        if self._journal is not None:
+            self._journal.close()
+        self._channel.finish(seconds)
+        self._delivery = self._report()
+        self._show_notices()
+        if not self._delivery.complete:
+            self._say(f"run {self._id}:\n{self._delivery}")
+        _exit.unregister(self)
+        return self._delivery
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close(_status_after(error))
+
+    # --- inside
+
+    @property
+    def _delivers_on_thread(self) -> bool:
+        return isinstance(self._channel, ThreadChannel)
+
+    def _take_step(self, step: Any) -> Step:
+        if step is not None:
+            if type(step) is not int or not -(2**63) <= step < 2**63:
+                step = as_step(step)
+            self._last_step = step
+            return step  # type: ignore[no-any-return]
+        with self._lock:
+            self._last_step = int(self._last_step) + 1
+            return self._last_step
+
+    def _append(self, record: AnyRecord) -> None:
+        journal = self._journal
+        if journal is None:
+            return
+        if self._closed:
+            self._say_once("the run is closed; what is logged after close() is not kept")
+            return
+        try:
+            journal.append_encoded(encode(record)) if type(record) is Metrics else journal.append(record)
+        except Exception as error:
+            self._say_once(f"a record could not be written: {type(error).__name__}: {error}")
+
+    def _look(self, now: int) -> None:
+        self._next_look = now + _LOOK_NS
+        self._pending.complete(wait=False)
+        try:
+            self._channel.look()
+            self._show_notices()
+        except Exception as error:
+            self._say_once(f"looking after delivery failed: {type(error).__name__}: {error}")
+
+    def _mark(self, status: str) -> None:
+        if self._paths is None or self._journal is None:
+            return
+
+        def change(manifest: Manifest) -> Manifest:
+            return msgspec.structs.replace(manifest, status=status, finished_ns=time.time_ns())
+
+        try:
+            update_manifest(self._paths, change)
+        except Exception as error:
+            self._say_once(f"run.json could not be written: {error}")
+
+    def _report(self) -> Delivery:
+        if self._paths is None or self._journal is None:
+            return Delivery({}, {}, None)
+        end = JournalReader(self._paths.journal).end()
+        urls = self.urls
+        backends = {}
+        for name in self._backends:
+            state = load_state(self._paths, name)
+            pending = max(0, end - state.position.sequence)
+            backends[name] = BackendDelivery(
+                state.health, state.sent, pending, state.points, state.dropped, state.last_error, urls.get(name)
+            )
+        return Delivery(backends, dict(self._journal.dropped), self._paths.root)
+
+    def _show_notices(self) -> None:
+        """Show what delivery has to say, once."""
+        if self._paths is None:
+            return
+        with contextlib.suppress(OSError):
+            path = self._paths.notices
+            if not path.exists() or path.stat().st_size <= self._shown:
+                return
+            with path.open("rb") as file:
+                file.seek(self._shown)
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self._shown += len(whole)
+            for line in whole.decode("utf-8", "replace").splitlines():
+                self._say(line)
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._say(text)
+
+    def _say(self, text: str) -> None:
+        with contextlib.suppress(Exception):
+            sys.stderr.write("".join(f"tracker_bridge: {line}\n" for line in text.splitlines()))
+
+    def _close_at_exit(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close(_exit.exit_status())
+
+    def _forget_after_fork(self) -> None:
+        self._closed = True
+        self._journal = None
+        self._channel.forget_after_fork()
+        self._channel = NoChannel()
+        self._delivery = Delivery({}, {}, None)
+
+
+def _status_after(error: BaseException | None) -> str:
+    if error is None:
+        return "finished"
+    if isinstance(error, SystemExit):
+        return "finished" if error.code in (None, 0) else "failed"
+    return "killed" if isinstance(error, KeyboardInterrupt) else "failed"

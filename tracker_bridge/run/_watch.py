@@ -1,0 +1,118 @@
+"""From the collector's norms to records: the sink that `Run.watch` gives to its collector.
+
+Called on the training thread, possibly before the values have left the device; it reads no value itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from tracker_bridge.records import AnyRecord, NormVector, SeriesTable
+from tracker_bridge.run._pending import PendingRecord, PendingRecords
+
+if TYPE_CHECKING:
+    import torch
+
+    from tracker_bridge.collector import GradientNormCollector
+    from tracker_bridge.run._run import Run
+
+_FROM_CONFIG = ("every_n_steps", "include", "exclude", "parts", "norm_type", "rotate")
+
+
+class Norms(Protocol):
+    """What the collector's sink gets (`tracker_bridge.collector.GradientNorms`)."""
+
+    @property
+    def time_ns(self) -> int:
+        """When they were measured."""
+
+    @property
+    def table(self) -> SeriesTable:
+        """The same object as long as the measured set is unchanged."""
+
+    def is_ready(self) -> bool:
+        """Whether the values are on the host."""
+
+    def to_record(self, table: int) -> NormVector:
+        """The record; waits for the device if it must."""
+
+
+class Tables:
+    """Numbers series tables: each is written once, before the first vector that refers to it."""
+
+    def __init__(self, first: int = 0) -> None:
+        self._next = first
+        self._numbers: dict[tuple[int, str], tuple[int, SeriesTable]] = {}
+
+    def number(self, table: SeriesTable, kind: str) -> tuple[int, SeriesTable | None]:
+        """The table's number, and the table to write if it has none yet."""
+        known = self._numbers.get((id(table), kind))
+        if known is not None:
+            return known[0], None
+        number = self._next
+        self._next += 1
+        # The table itself is kept, so that its id cannot come to mean another one.
+        self._numbers[id(table), kind] = (number, table)
+        return number, msgspec.structs.replace(table, table=number, kind=kind)
+
+
+class NormSink:
+    """Appends one collector's norms to one run; `name` tells apart the models of one script."""
+
+    def __init__(self, tables: Tables, pending: PendingRecords, append: Any, name: str) -> None:
+        self._tables, self._pending, self._append, self._name = tables, pending, append, name
+
+    def __call__(self, norms: Norms) -> None:
+        """Take the norms of one step."""
+        table = norms.table
+        kind = f"{table.kind}/{self._name}" if self._name else table.kind
+        number, new = self._tables.number(table, kind)
+        if new is not None:
+            self._append(msgspec.structs.replace(new, time_ns=norms.time_ns))
+        if norms.is_ready():
+            self._append(norms.to_record(number))
+        else:
+            self._pending.add(_PendingNorms(norms, number))
+
+
+class _PendingNorms(PendingRecord):
+    def __init__(self, norms: Norms, table: int) -> None:
+        self._norms, self._table = norms, table
+
+    def is_ready(self) -> bool:
+        return self._norms.is_ready()
+
+    def record(self) -> AnyRecord:
+        return self._norms.to_record(self._table)
+
+
+def watch(
+    run: Run, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, options: dict[str, Any]
+) -> GradientNormCollector:
+    """See `Run.watch`."""
+    from tracker_bridge.collector import GradientNormCollector
+
+    given = dict(options)
+    name = given.pop("name", None)
+    scaler = given.pop("scaler", None)
+    if run._gradients is not None:
+        for key in _FROM_CONFIG:
+            given.setdefault(key, getattr(run._gradients, key))
+    sink = NormSink(run._tables, run._pending, run._append, _free_name(run, name, model))
+    collector = GradientNormCollector(model, sink=sink, **given)
+    if run._next_collector_step is not None and "step" not in given:
+        collector.step = run._next_collector_step
+    if optimizer is not None:
+        collector.attach(optimizer, scaler)
+    return collector
+
+
+def _free_name(run: Run, name: str | None, model: torch.nn.Module) -> str:
+    wanted = name if name is not None else ("" if not run._kinds else type(model).__name__.lower())
+    free, count = wanted, 2
+    while free in run._kinds:
+        free, count = f"{wanted}{count}", count + 1
+    run._kinds.add(free)
+    return free
