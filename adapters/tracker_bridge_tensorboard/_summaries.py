@@ -18,7 +18,7 @@ scalar `loss` by its tag `loss/text_summary` (as `SummaryWriter.add_text` does).
 
 def text_summary(tag: str, text: str) -> bytes:
     """A text for the text dashboard (it renders Markdown)."""
-    tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode("utf-8", "replace")], tensor_shape=_shape(1))
+    tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode("utf-8", "replace")], tensor_shape=_shape())
     return _summary(tag, tensor, "text", DATA_CLASS_TENSOR)
 
 
