@@ -28,6 +28,7 @@ __all__ = [
     "make_adapter",
     "missing_requirements",
     "register",
+    "unknown_kind",
     "unregister",
 ]
 
@@ -68,10 +69,15 @@ def adapter_class(kind: str) -> type[Adapter[Any]]:
         return registered
     point = adapter_kinds().get(kind)
     if point is None:
-        near = get_close_matches(kind, known_kinds(), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise AdapterLoadError(f"unknown adapter {kind!r}{hint} Installed adapters: {', '.join(known_kinds())}")
+        raise AdapterLoadError(unknown_kind(kind))
     return _load(point)
+
+
+def unknown_kind(kind: str) -> str:
+    """The sentence for a kind that no adapter has: the nearest one, and all that there are."""
+    near = get_close_matches(kind.casefold(), known_kinds(), n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return f"unknown adapter {kind!r}{hint} Installed adapters: {', '.join(known_kinds())}"
 
 
 @functools.cache

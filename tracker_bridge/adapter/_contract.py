@@ -89,6 +89,13 @@ class Adapter(abc.ABC, Generic[OptionsT]):
     def write(self, batch: Batch) -> None:
         """Hand the batch to the tracker, on its bulk path. Returns when the tracker (or its SDK) has it."""
 
+    def server(self) -> str | None:
+        """The URL of the server that `open` will speak to, None if there is none. Does no I/O and imports no SDK.
+
+        `tracker-bridge doctor` tries to reach it.
+        """
+        return None
+
     def flush(self) -> None:
         """Make what was written durable in the tracker as far as it can; the cursor moves after this returns."""
 

@@ -4,8 +4,16 @@ This package reads the configuration's file and the environment, and imports ada
 it imports no SDK and writes nothing.
 """
 
-from tracker_bridge.config._load import DEFAULT_BACKENDS, DEFAULT_QUEUE_DIR, load_config, restore, secret_environ
+from tracker_bridge.config._load import (
+    DEFAULT_BACKENDS,
+    DEFAULT_QUEUE_DIR,
+    load_config,
+    locate_queue,
+    restore,
+    secret_environ,
+)
 from tracker_bridge.config._secrets import HIDDEN, redact, scrub, scrub_data, secret_values
+from tracker_bridge.config._text import describe_type
 from tracker_bridge.config._types import (
     BackendConfig,
     Config,
@@ -31,7 +39,9 @@ __all__ = [
     "Part",
     "QueueConfig",
     "RouteConfig",
+    "describe_type",
     "load_config",
+    "locate_queue",
     "redact",
     "restore",
     "scrub",

@@ -13,7 +13,7 @@ import msgspec
 
 from tracker_bridge.config._layers import Leaf, Tree
 from tracker_bridge.config._secrets import hide_in_urls, is_secret_key
-from tracker_bridge.config._text import KeyPath, choices, expected, found, in_words, nearest
+from tracker_bridge.config._text import KeyPath, choices, describe_type, found, in_words, nearest
 from tracker_bridge.errors import ConfigError
 
 _REFERENCE = re.compile(r"\$?\$\{env:[^}]*\}?")
@@ -103,7 +103,7 @@ def _mismatch(leaf: Leaf, kind: Any, message: str, secret: bool) -> ConfigError:
     if stray:
         return ConfigError(f"unknown key {stray[1]!r}", origin=leaf.origin, key=f"{leaf.key or ''}{inner}" or None)
     named = _EXPECTED.match(complaint)
-    wanted = in_words(named[1]) if inner and named and not choices(kind) else expected(kind)
+    wanted = in_words(named[1]) if inner and named and not choices(kind) else describe_type(kind)
     hint = ""
     if not secret and isinstance(value, str):
         hint = nearest(value, choices(kind))

@@ -26,7 +26,7 @@ from tracker_bridge.config._environ import environment_layer
 from tracker_bridge.config._layers import TEXTS, Layer, Leaf, Tree, layer_of, overlay
 from tracker_bridge.config._secrets import HIDDEN, redact, scrub, secrets_in
 from tracker_bridge.config._source import read_source
-from tracker_bridge.config._text import KeyPath, found, key_text, unknown
+from tracker_bridge.config._text import KeyPath, fold, found, key_text, unknown
 from tracker_bridge.config._types import (
     BackendConfig,
     Config,
@@ -49,6 +49,7 @@ _READERS: dict[tuple[str, str], Callable[[Any], Any]] = {
     ("gradients", "norm_type"): parse_order,
 }
 _PATTERNS = ("include", "exclude")
+_QUEUE_VARIABLES = ("tracker_bridge_dir", "tracker_bridge_queue__dir")
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 
@@ -111,6 +112,28 @@ def load_config(
     base = layer_of(document.tree, document.origin, interpolated=True)
     environment = _environment(environ, base, arguments)
     return _build([base, environment, arguments], environ, cwd, document.origin)
+
+
+def locate_queue(
+    source: Any = None, *, environ: Mapping[str, str] | None = None, cwd: str | os.PathLike[str] | None = None
+) -> Path:
+    """`queue.dir` by the rules of `load_config`, whatever the rest of the configuration holds.
+
+    Commands look for runs with it also where a tracker of the configuration is not installed. Raises `ConfigError`.
+    """
+    environ = os.environ if environ is None else environ
+    cwd = Path.cwd() if cwd is None else Path(cwd).absolute()
+    document = read_source(source, cwd, environ)
+    said = document.tree.get("queue")
+    base = layer_of({"queue": said}, document.origin, interpolated=True)
+    variables = {name: value for name, value in environ.items() if fold(name) in _QUEUE_VARIABLES}
+    environment = environment_layer(variables, (), (), lambda _: ())
+    node = overlay([base, environment]).get("queue", {})
+    leaf = node.get("dir") if isinstance(node, dict) else None
+    if leaf is None:
+        return cwd / DEFAULT_QUEUE_DIR
+    said_dir: Path = convert(resolve(leaf, environ, ("queue", "dir"), {}), Path)
+    return cwd / said_dir
 
 
 def restore(
@@ -306,9 +329,8 @@ def _adapter(name: str, kind: str, declared: Leaf | None, layers: list[Layer], o
     key = key_text(("backends", name)) if declared is None else declared.key
     if declared is not None:
         where = declared.origin
-    kinds = registry.known_kinds()
-    if kind not in kinds:
-        problem = unknown(f"unknown adapter {kind!r}", kind, kinds, "Installed adapters")
+    if kind not in registry.known_kinds():
+        problem = registry.unknown_kind(kind)
         if declared is None:
             problem += ". A backend with a name of its own says what it is with adapter: <kind>"
         raise ConfigError(problem, origin=where, key=key)

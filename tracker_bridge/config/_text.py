@@ -74,16 +74,16 @@ def found(value: Any) -> str:
     return f"a {type(value).__qualname__}"
 
 
-def expected(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """A type in words: `a whole number of at least 1`, `one of offline, online`."""
     origin = typing.get_origin(kind)
     arguments = typing.get_args(kind)
     if origin is typing.Annotated:
-        return expected(arguments[0]) + "".join(
+        return describe_type(arguments[0]) + "".join(
             _limits(meta) for meta in arguments[1:] if isinstance(meta, msgspec.Meta)
         )
     if origin in (Union, types.UnionType):
-        return " or ".join(expected(argument) for argument in arguments)
+        return " or ".join(describe_type(argument) for argument in arguments)
     if origin is Literal:
         words = [str(argument) for argument in arguments]
         return words[0] if len(words) == 1 else f"one of {', '.join(words)}"
@@ -104,7 +104,7 @@ def choices(kind: Any) -> tuple[str, ...]:
 
 
 def in_words(name: str) -> str:
-    """A type name out of msgspec's message in the words of `expected`."""
+    """A type name out of msgspec's message in the words of `describe_type`."""
     names = {"str": str, "int": int, "float": float, "bool": bool, "null": type(None)}
     plain = {"array": "a list", "object": "a mapping"}
     return " or ".join(
@@ -119,7 +119,7 @@ def _each(kind: Any) -> str:
     words = choices(kind)
     if words:
         return ", ".join(words)
-    return expected(kind).removeprefix("a ").removeprefix("an ") + "s"
+    return describe_type(kind).removeprefix("a ").removeprefix("an ") + "s"
 
 
 def _limits(meta: msgspec.Meta) -> str:

@@ -1,0 +1,157 @@
+"""`tracker-bridge status [RUN]`: what each backend has had, what is left, what went wrong. Changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from tracker_bridge.cli._options import ConfigOption, DirOption, JsonOption
+from tracker_bridge.cli._output import (
+    Column,
+    ago,
+    cell,
+    facts,
+    make_table,
+    number_cell,
+    plural,
+    print_error,
+    print_json,
+    state_cell,
+    stdout,
+    visible,
+)
+from tracker_bridge.cli._runs import BackendSummary, RunSummary, find_run, queue_dir, summarise, summarise_all
+
+_NOTICES_SHOWN = 10
+
+
+def status(
+    run: Annotated[Optional[str], typer.Argument(metavar="[RUN]", help="Id or path of a run; none: all runs.")] = None,
+    config: ConfigOption = None,
+    directory: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what each backend has had, what is left, and what went wrong.
+
+    Exit status 1 if a run that has ended is not wholly delivered.
+    """
+    folder = queue_dir(directory, config)
+    problems: list[str] = []
+    if run is not None:
+        runs = [summarise(find_run(run, folder))]
+    else:
+        runs, problems = summarise_all(folder)
+    if json:
+        print_json({"dir": str(folder), "runs": runs, "unreadable": problems})
+    else:
+        if run is not None:
+            _print_one(stdout(), runs[0])
+        else:
+            _print_all(stdout(), runs, folder)
+        for problem in problems:
+            print_error(problem)
+    if problems or any(summary.unfinished for summary in runs):
+        raise typer.Exit(1)
+
+
+def _print_all(console: Console, runs: list[RunSummary], folder: Path) -> None:
+    if not runs:
+        console.print(Text(f"No runs in {visible(str(folder))}."), soft_wrap=True)
+        return
+    table = make_table(("run", "left"), ("status", "left"), *BACKEND_COLUMNS)
+    for run in runs:
+        lead = (cell(run_title(run), "bold"), state_cell(run.status))
+        for backend in run.backends:
+            table.add_row(*lead, *backend_cells(backend))
+            lead = (Text(), Text())
+        if not run.backends:
+            table.add_row(*lead, Text("no backends", style="dim"))
+    console.print(table)
+    console.print(_verdict(runs), soft_wrap=True)
+
+
+def _print_one(console: Console, run: RunSummary) -> None:
+    ended = ago(run.finished_ns)
+    state = state_cell(run.status)
+    state.append(f", started {ago(run.created_ns)}" + (f", ended {ended}" if ended else ""), style="default")
+    if run.attempt > 1:
+        state.append(f", attempt {run.attempt}", style="default")
+    console.print(
+        facts(
+            [
+                ("run", cell(run.id, "bold")),
+                ("name", run.name),
+                ("project", run.project),
+                ("experiment", run.experiment),
+                ("status", state),
+                ("folder", run.dir),
+            ]
+        )
+    )
+    console.print()
+    table = make_table(*BACKEND_COLUMNS)
+    for backend in run.backends:
+        table.add_row(*backend_cells(backend))
+    console.print(table)
+    places = [(backend.name, backend.url) for backend in run.backends if backend.url]
+    if places:
+        console.print()
+        console.print(facts(places))
+    if run.notices:
+        console.print()
+        for line in run.notices[-_NOTICES_SHOWN:]:
+            console.print(Text(f"  {visible(line)}", style="yellow"), soft_wrap=True)
+    console.print()
+    console.print(_verdict([run]), soft_wrap=True)
+
+
+BACKEND_COLUMNS: tuple[Column, ...] = (
+    ("backend", "left"),
+    ("state", "left"),
+    ("sent", "right"),
+    ("pending", "right"),
+    ("dropped", "left"),
+    ("last error", "left"),
+)
+
+
+def backend_cells(backend: BackendSummary) -> tuple[Text, ...]:
+    """A backend's cells under `BACKEND_COLUMNS`."""
+    error = Text("-", style="dim")
+    if backend.last_error:
+        error = cell(backend.last_error)
+        when = ago(backend.last_error_ns)
+        error.append(f" ({when})" if when else "", style="dim")
+    return (
+        cell(backend.name),
+        state_cell(backend.state),
+        number_cell(backend.sent),
+        number_cell(backend.pending, "yellow"),
+        cell(", ".join(f"{count:,} {reason}" for reason, count in backend.dropped.items()), "yellow"),
+        error,
+    )
+
+
+def run_title(run: RunSummary) -> str:
+    """The run's id, and its name if that says more."""
+    return run.id if run.name in (None, run.id) else f"{run.id} ({run.name})"
+
+
+def _verdict(runs: list[RunSummary]) -> Text:
+    unfinished = [run for run in runs if run.unfinished]
+    live = sum(run.live for run in runs)
+    if not unfinished:
+        text = Text("Everything is delivered" if not live else "Nothing to do", style="green")
+        text.append(f" ({plural(live, 'run')} still going).\n" if live else ".", style="default")
+        text.rstrip()
+        return text
+    records = sum(run.pending for run in unfinished)
+    text = Text(f"{plural(len(unfinished), 'run')} not wholly delivered", style="yellow")
+    text.append(f" ({plural(records, 'record')} pending). Deliver with: ", style="default")
+    names = " ".join(run.id for run in unfinished) if len(runs) == 1 else ""
+    text.append(f"tracker-bridge sync {visible(names)}".rstrip(), style="bold")
+    return text

@@ -1,0 +1,177 @@
+"""`tracker-bridge sync [RUN...]`: delivers what is pending, in a process of its own for each run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Optional, Union
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from tracker_bridge.cli._options import ConfigOption, DirOption, JsonOption
+from tracker_bridge.cli._output import cell, make_table, plural, print_json, state_cell, stderr, stdout, visible
+from tracker_bridge.cli._runs import (
+    RunSummary,
+    backend_names,
+    choose,
+    queue_dir,
+    summarise,
+    summarise_all,
+)
+from tracker_bridge.cli._status import BACKEND_COLUMNS, backend_cells, run_title
+from tracker_bridge.config import ConfigError, restore
+from tracker_bridge.delivery import Plan, plan_of, sync_run
+from tracker_bridge.journal import JournalReader
+from tracker_bridge.rundir import BackendState, LockBusyError, NotARunError, RunPaths, load_manifest
+
+DEFAULT_TIMEOUT = 600.0
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one run. `problems`: why a backend, or the whole run, was left out."""
+
+    run: Union[RunSummary, None]
+    dir: str
+    skipped: Union[str, None] = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left."""
+        return self.run is not None and not self.problems and (self.run.live or not self.run.unfinished)
+
+
+def sync(
+    runs: Annotated[
+        Optional[list[str]], typer.Argument(metavar="[RUN]...", help="Ids or paths; none: everything pending.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="For each run; what is then left stays pending.")
+    ] = DEFAULT_TIMEOUT,
+    config: ConfigOption = None,
+    directory: DirOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Deliver what is pending.
+
+    Secrets that were written in a configuration file are not kept with the run: give them again as environment
+    variables; the error names them. Exit status 1 if something is still undelivered.
+    """
+    folder = queue_dir(directory, config)
+    if runs:
+        chosen = choose(runs, folder)
+    else:
+        chosen = [RunPaths(Path(run.dir)) for run in summarise_all(folder)[0] if run.unfinished]
+    console = stderr()
+    with _progress(console) as progress:
+        outcomes = [_sync_one(paths, timeout, progress) for paths in chosen]
+    if json:
+        print_json({"dir": str(folder), "runs": [_as_json(outcome) for outcome in outcomes]})
+    else:
+        _print(stdout(), outcomes, folder)
+    if not all(outcome.complete for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+def _sync_one(paths: RunPaths, timeout: float, progress: Progress | None) -> Outcome:
+    try:
+        before = summarise(paths)
+        if before.delivering:
+            return Outcome(run=before, dir=before.dir, skipped="is being delivered already")
+        if not before.live and not before.unfinished:
+            return Outcome(run=before, dir=before.dir, skipped="has nothing pending")
+        plan, problems = _plan(paths)
+        if plan.backends:
+            sync_run(paths.root, plan=plan, timeout=timeout, on_progress=_reporter(progress, before))
+        return Outcome(run=summarise(paths), dir=before.dir, problems=tuple(problems))
+    except (NotARunError, LockBusyError, OSError) as error:
+        return Outcome(run=None, dir=str(paths.root), problems=(str(error),))
+
+
+def _plan(paths: RunPaths) -> tuple[Plan, list[str]]:
+    """The run's own plan, less the backends that cannot be restored here, and why each of them cannot."""
+    manifest = load_manifest(paths)
+    environ = dict(os.environ)
+    possible: list[str] = []
+    problems: list[str] = []
+    for name in backend_names(manifest):
+        try:
+            restore(manifest.config, environ, only=[name])
+            possible.append(name)
+        except ConfigError as error:
+            problems.append(str(error))
+    return plan_of(restore(manifest.config, environ, only=possible), environ), problems
+
+
+@contextmanager
+def _progress(console: Console) -> Iterator[Progress | None]:
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield progress
+
+
+def _reporter(progress: Progress | None, run: RunSummary) -> Callable[[dict[str, BackendState]], None] | None:
+    if progress is None:
+        return None
+    end = JournalReader(RunPaths(Path(run.dir)).journal).end()
+    tasks = {}
+    for backend in run.backends:
+        if backend.pending:
+            title = visible(f"{run.id} > {backend.name}")
+            tasks[backend.name] = progress.add_task(title, total=end, completed=end - backend.pending)
+
+    def report(states: dict[str, BackendState]) -> None:
+        for name, state in states.items():
+            if name in tasks:
+                progress.update(tasks[name], completed=min(end, state.position.sequence))
+
+    return report
+
+
+def _as_json(outcome: Outcome) -> dict[str, object]:
+    return {
+        "dir": outcome.dir,
+        "complete": outcome.complete,
+        "skipped": outcome.skipped,
+        "problems": outcome.problems,
+        "run": outcome.run,
+    }
+
+
+def _print(console: Console, outcomes: list[Outcome], folder: Path) -> None:
+    if not outcomes:
+        console.print(Text(f"Nothing is pending in {visible(str(folder))}."), soft_wrap=True)
+        return
+    table = make_table(("run", "left"), ("status", "left"), *BACKEND_COLUMNS)
+    for outcome in outcomes:
+        run = outcome.run
+        if run is None:
+            continue
+        lead = (cell(run_title(run), "bold"), state_cell(run.status))
+        for backend in run.backends:
+            table.add_row(*lead, *backend_cells(backend))
+            lead = (Text(), Text())
+    if table.row_count:
+        console.print(table)
+    for outcome in outcomes:
+        name = outcome.run.id if outcome.run else outcome.dir
+        if outcome.skipped:
+            console.print(Text(f"{visible(name)} {outcome.skipped}.", style="dim"), soft_wrap=True)
+        for problem in outcome.problems:
+            text = Text(visible(name), style="bold").append(": ").append(visible(problem), style="red")
+            console.print(text, soft_wrap=True)
+    left = sum(not outcome.complete for outcome in outcomes)
+    if left:
+        left_text = f"{plural(left, 'run')} of {len(outcomes)} not wholly delivered. What is left stays on disk."
+        console.print(Text(left_text, style="yellow"), soft_wrap=True)
+    else:
+        console.print(Text("Everything is delivered.", style="green"))
