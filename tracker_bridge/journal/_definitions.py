@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tracker_bridge.records import AnyRecord, Params, SeriesTable, Snapshot, Tags
+from tracker_bridge.records import AnyRecord, Params, RunStarted, SeriesTable, Snapshot, Tags
 
-DEFINING_TAGS = frozenset({2, 3, 5, 12})
-"""Wire tags of Params, Tags, SeriesTable and Snapshot (the second byte of a payload)."""
+DEFINING_TAGS = frozenset({1, 2, 3, 5, 12})
+"""Wire tags of RunStarted, Params, Tags, SeriesTable and Snapshot (the second byte of a payload)."""
 
 
 class Definitions:
@@ -25,6 +25,9 @@ class Definitions:
             self.params = merge_params(self.params, record.params)
         elif isinstance(record, Tags):
             self.tags = {tag: value for tag, value in self.tags.items() if tag not in record.remove} | record.add
+        elif isinstance(record, RunStarted):
+            # Each attempt names its own tables; without this, a run resumed a hundred times would restate them all.
+            self.tables = {}
         elif isinstance(record, SeriesTable):
             self.tables[record.table] = record
         elif isinstance(record, Snapshot):

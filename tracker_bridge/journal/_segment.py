@@ -48,9 +48,6 @@ class Segment(Protocol):
     def seal(self, offset: int, sequence: int) -> None:
         """Mark the end at `offset` and give back what is unused."""
 
-    def sync(self) -> None:
-        """To the disk itself."""
-
     def release(self) -> None:
         """Let go of the file; nothing may be written afterwards."""
 
@@ -58,11 +55,10 @@ class Segment(Protocol):
 class MappedSegment:
     """A preallocated file in memory. `view` and `words` are the same bytes, by byte and by 8."""
 
-    def __init__(self, number: int, size: int, fd: int, path: Path) -> None:
+    def __init__(self, number: int, size: int, fd: int) -> None:
         self.number = number
         self.size = size
         self._fd = fd
-        self._path = path
         self._map = mmap.mmap(fd, size)
         self.view = memoryview(self._map)
         self.words = self.view.cast("Q")
@@ -71,11 +67,11 @@ class MappedSegment:
     def populate(self, end: int) -> int:
         """Make pages resident up to at least `end`, where the system can; how far they now are."""
         start, end = self._resident, min(-(-end // POPULATE) * POPULATE, self.size)
-        if end > start:
+        if end > start and sys.platform == "linux":
             # Older kernels answer EINVAL; the first write to each page then faults it in, as it always did.
-            with contextlib.suppress(OSError, ValueError, AttributeError):
+            with contextlib.suppress(OSError):
                 self._map.madvise(_MADV_POPULATE_WRITE, start, end - start)
-            self._resident = end
+        self._resident = max(start, end)
         return self._resident
 
     def put(self, offset: int, payload: bytes, crc: int, sequence: int) -> None:
@@ -92,11 +88,6 @@ class MappedSegment:
         self._unmap()
         os.ftruncate(self._fd, offset + SEAL_SIZE)
         self.size = offset + SEAL_SIZE
-
-    def sync(self) -> None:
-        """See `Segment`."""
-        self._map.flush()
-        os.fsync(self._fd)
 
     def release(self) -> None:
         """See `Segment`."""
@@ -130,10 +121,6 @@ class PlainSegment:
         os.ftruncate(self._fd, offset + SEAL_SIZE)
         self.size = offset + SEAL_SIZE
 
-    def sync(self) -> None:
-        """See `Segment`."""
-        os.fsync(self._fd)
-
     def release(self) -> None:
         """See `Segment`."""
         if self._fd >= 0:
@@ -147,7 +134,7 @@ def create_segment(folder: Path, header: SegmentHeader, size: int) -> MappedSegm
     hidden = path.with_suffix(".new")
     fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o666)
     try:
-        segment = _open_best(header.number, size, fd, path)
+        segment = _open_best(header.number, size, fd)
         try:
             write_at(fd, header.pack(), 0)
             os.replace(hidden, path)
@@ -182,13 +169,13 @@ def write_at(fd: int, data: bytes, offset: int) -> None:
             done += _pwrite(fd, view[done:], offset + done)
 
 
-def _open_best(number: int, size: int, fd: int, path: Path) -> MappedSegment | PlainSegment:
+def _open_best(number: int, size: int, fd: int) -> MappedSegment | PlainSegment:
     # The words are stored in the machine's own order, and the format is little-endian.
     if mmap is None or sys.byteorder != "little":
         return PlainSegment(number, size, fd)
     _allocate(fd, size)
     try:
-        return MappedSegment(number, size, fd, path)
+        return MappedSegment(number, size, fd)
     except (OSError, ValueError):
         os.ftruncate(fd, 0)
         return PlainSegment(number, size, fd)

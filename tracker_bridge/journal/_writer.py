@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Literal, TypeVar, get_args
 
 from tracker_bridge.journal._definitions import DEFINING_TAGS, Definitions
 from tracker_bridge.journal._errors import JournalError
@@ -43,9 +43,14 @@ _GROWTH = 4
 _SEGMENTS_WITHIN_LIMIT = 8
 """`max_disk` is kept by deleting whole segments, so at least this many fit in it."""
 LARGEST_RECORD = 64 << 20
+_SNAPSHOT_SHARE = 4
+_BLOCK = 4096
+SMALLEST_LIMIT = 64 << 10
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
+T = TypeVar("T")
+
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -87,9 +92,9 @@ class JournalWriter:
         self._delivered = delivered
         # Reentrant, because a signal handler may log while its thread is appending.
         self._lock = threading.RLock()
-        self._largest_segment = max(4096, min(LARGEST_SEGMENT, max_disk // _SEGMENTS_WITHIN_LIMIT & -4096))
+        self._largest_segment = min(LARGEST_SEGMENT, max_disk // _SEGMENTS_WITHIN_LIMIT & -_BLOCK)
         self._next_size = min(SMALLEST_SEGMENT, self._largest_segment)
-        self._largest_frame = min(LARGEST_RECORD, max(self._largest_segment, max_disk // _SEGMENTS_WITHIN_LIMIT))
+        self._largest_frame = min(LARGEST_RECORD, max_disk // _SEGMENTS_WITHIN_LIMIT)
         self._segment: MappedSegment | PlainSegment | None = None
         self._used = 0
         self._capacity = 0
@@ -100,6 +105,10 @@ class JournalWriter:
         self._pause = _FIRST_PAUSE
         self._fault = ""
         self._ended = ""
+        self._unsynced: list[int] = []
+        # An append that a signal handler makes while it interrupts another one (None: a close) waits for that one.
+        self._busy = False
+        self._pending: list[bytes | None] = []
         try:
             self._rotate(0)
         except _NoRoomError:
@@ -123,10 +132,9 @@ class JournalWriter:
 
         `max_disk` is in bytes. `delivered` gives the sequence up to which every backend has delivered (exclusive), or
         None if that is unknown; it is asked only when the disk limit is reached with `drop_newest`. Raises
-        `JournalError` if there is a journal already, `WriterBusyError`, `OSError`.
+        `JournalError` if there is a journal already, `WriterBusyError`, `OSError`, `ValueError`.
         """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = _prepare(folder, max_disk, when_full)
         fd = lock_journal(folder)
         if segment_numbers(folder):
             os.close(fd)
@@ -160,8 +168,7 @@ class JournalWriter:
         cursor, so that no number is used twice when a power cut took records that were delivered already. An empty
         folder begins a journal. Raises `JournalError` if it belongs to another run, `WriterBusyError`, `OSError`.
         """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = _prepare(folder, max_disk, when_full)
         fd = lock_journal(folder)
         try:
             found = survey(folder, run_digest(run_id))
@@ -190,6 +197,7 @@ class JournalWriter:
     def append(self, record: AnyRecord) -> int | None:
         """Append one record; its sequence, or None if it was dropped (and counted).
 
+        In a signal handler that interrupts an append of the same thread: None, and it is written right after that one.
         Raises `TypeError` or `OverflowError` only, on a value that a record may not hold.
         """
         return self.append_encoded(encode(record))
@@ -198,58 +206,60 @@ class JournalWriter:
         """`append` for a record that `records.encode` has made bytes of."""
         length = len(payload)
         crc = checksum(payload)
-        if payload[1] in DEFINING_TAGS:
-            return self._append_definition(payload, crc)
         with self._lock:
-            start = self._used
-            end = start + ((length + 23) & -8)
-            if end > self._limit:
-                return self._append_slowly(payload, crc)
-            # From here to the last store there is no call, so no signal handler and no other thread can get between
-            # (from Python 3.11 on); the sequence is taken first so that even then nobody else writes here.
-            sequence = self._sequence
-            self._used = end
-            self._sequence = sequence + 1
+            if self._busy:
+                self._pending.append(payload)
+                return None
+            self._busy = True
             try:
-                self._view[start + 16 : start + 16 + length] = payload
-                self._words[(start >> 3) + 1] = sequence
-                self._words[start >> 3] = length | (crc ^ (sequence & 0xFFFFFFFF) ^ (sequence >> 32)) << 32
-            except BaseException:
-                self._mapped.put(start, payload, crc, sequence)
-                raise
-            return sequence
+                start = self._used
+                end = start + ((length + 23) & -8)
+                if end > self._limit or payload[1] in DEFINING_TAGS:
+                    return self._append_slowly(payload, crc)
+                sequence = self._sequence
+                try:
+                    self._used = end
+                    self._sequence = sequence + 1
+                    self._view[start + 16 : start + 16 + length] = payload
+                    self._words[(start >> 3) + 1] = sequence
+                    # Last and in one store: from here on it is a record. Inline, for a call costs as much as the rest.
+                    self._words[start >> 3] = length | (crc ^ (sequence & 0xFFFFFFFF) ^ (sequence >> 32)) << 32
+                except BaseException:
+                    # Ctrl-C between two of these lines (Python 3.10) must leave no hole and use no number twice.
+                    self._used = end
+                    self._sequence = sequence + 1
+                    self._mapped.put(start, payload, crc, sequence)
+                    raise
+                return sequence
+            finally:
+                self._busy = False
+                if self._pending:
+                    self._do_pending()
 
     def sync(self) -> None:
-        """Bring everything to the disk itself (a power cut then loses nothing). A fault is counted, not raised."""
+        """Bring everything to the disk itself (a power cut then loses nothing). May take long; stops no append.
+
+        A fault is counted as `sync_failed`, not raised.
+        """
         with self._lock:
-            if self._segment is None:
+            if self._ended:
                 return
-            try:
-                self._segment.sync()
-                _sync_folder(self._folder)
-            except OSError:
-                self._count("sync_failed")
+            unsynced, self._unsynced = self._unsynced, []
+            number = self._number
+        try:
+            for sealed in (*unsynced, number):
+                _sync_path(segment_path(self._folder, sealed), os.O_RDWR)
+            _sync_path(self._folder, os.O_RDONLY)
+        except OSError:
+            self._count("sync_failed")
 
     def close(self) -> None:
         """Seal the journal and give back what is unused on disk. What is appended afterwards is dropped."""
         with self._lock:
-            if self._ended:
-                return
-            if self._unreported or self._restate:
-                self._blocked_until = 0.0
-                with contextlib.suppress(OSError, _NoRoomError):
-                    self._settle(0)
-            self._limit = 0
-            self._ended = "closed"
-            segment, self._segment = self._segment, None
-            if segment is not None:
-                with contextlib.suppress(OSError):
-                    segment.seal(self._used, self._sequence)
-                with contextlib.suppress(OSError):
-                    segment.release()
-            self._forget_views()
-            os.close(self._lock_fd)
-            _writers.discard(self)
+            if self._busy:
+                self._pending.append(None)
+            elif not self._ended:
+                self._close()
 
     def __enter__(self) -> JournalWriter:
         return self
@@ -257,18 +267,27 @@ class JournalWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def _append_definition(self, payload: bytes, crc: int) -> int | None:
-        with self._lock:
-            if self._ended or frame_size(len(payload)) > self._largest_frame:
-                return self._append_slowly(payload, crc)
-            record = decode(payload)
-            sequence = self._append_slowly(payload, crc)
-            # After the record, so that a new segment's snapshot does not hold what the next record says again; and
-            # also when it was dropped: the next snapshot then brings it.
-            self._definitions.apply(record)
-            if sequence is None:
-                self._restate = True
-            return sequence
+    def _close(self) -> None:
+        if self._unreported or self._restate:
+            with contextlib.suppress(OSError, _NoRoomError):
+                self._settle(0)
+        self._limit = 0
+        self._ended = "closed"
+        segment, self._segment = self._segment, None
+        if segment is not None:
+            _end(segment, self._used, self._sequence)
+        self._forget_views()
+        os.close(self._lock_fd)
+        _writers.discard(self)
+
+    def _do_pending(self) -> None:
+        """What a signal handler asked for while it interrupted an append."""
+        while self._pending:
+            payload = self._pending.pop(0)
+            if payload is None:
+                self.close()
+            else:
+                self.append_encoded(payload)
 
     def _append_slowly(self, payload: bytes, crc: int) -> int | None:
         if self._ended:
@@ -277,21 +296,37 @@ class JournalWriter:
         size = frame_size(len(payload))
         if size > self._largest_frame:
             self._drop("too_large")
-            size = 0
-        elif time.monotonic() < self._blocked_until:
-            self._drop(self._fault)
+            if time.monotonic() >= self._blocked_until:
+                self._try(lambda: self._settle(0))
             return None
+        sequence: int | None = None
+        if time.monotonic() >= self._blocked_until:
+            sequence = self._try(lambda: self._write(payload, crc, size))
+        if payload[1] in DEFINING_TAGS:
+            # Only now, so that a snapshot which opens a segment for it does not say the same. A dropped definition
+            # reaches readers all the same, with the next snapshot.
+            self._definitions.apply(decode(payload))
+            self._restate = self._restate or sequence is None
+        if sequence is None:
+            self._drop(self._fault)
+        return sequence
+
+    def _write(self, payload: bytes, crc: int, size: int) -> int:
+        self._settle(size)
+        return self._put(payload, crc)
+
+    def _try(self, action: Callable[[], T]) -> T | None:
+        """The action's result; None after a fault, and then nothing is tried again for a while."""
         try:
-            self._settle(size)
-            if size == 0:
-                return None
-            return self._put(payload, crc)
+            result = action()
         except _NoRoomError:
             self._block("max_disk")
         except OSError as error:
             self._block("disk_full" if error.errno in _DISK_FULL else "io_error")
-        if size:
-            self._drop(self._fault)
+        else:
+            self._pause = _FIRST_PAUSE
+            self._blocked_until = 0.0
+            return result
         return None
 
     def _put(self, payload: bytes, crc: int) -> int:
@@ -321,36 +356,42 @@ class JournalWriter:
             self._put(payload, checksum(payload))
         self._restate = False
         self._unreported = {}
-        self._pause = _FIRST_PAUSE
-        self._blocked_until = 0.0
 
     def _rotate(self, need: int) -> None:
         """Go on in a new segment with room for `need` bytes after its snapshot."""
         snapshot = self._snapshot(time.time_ns())
         overhead = HEADER_SIZE + SEAL_SIZE + (frame_size(len(snapshot)) if snapshot else 0)
-        size = max(self._next_size, -(-(overhead + need) // 4096) * 4096)
-        self._make_room(size)
-        self._folder.mkdir(exist_ok=True)
-        header = SegmentHeader(self._number + 1, self._sequence, self._run)
-        segment = create_segment(self._folder, header, size)
+        least = -(-(overhead + need) // _BLOCK) * _BLOCK
+        segment = self._allocate(max(self._next_size, least), least)
         old, end = self._segment, self._used
         self._limit = 0
         self._segment = segment
         self._number = segment.number
         self._used = HEADER_SIZE
-        self._capacity = size - SEAL_SIZE
+        self._capacity = segment.size - SEAL_SIZE
         self._next_size = min(self._next_size * _GROWTH, self._largest_segment)
         self._forget_views()
         if isinstance(segment, MappedSegment):
             self._mapped, self._view, self._words = segment, segment.view, segment.words
         if old is not None:
-            # The new segment's header says where the old one ends, should this fail.
-            with contextlib.suppress(OSError):
-                old.seal(end, self._sequence)
-            with contextlib.suppress(OSError):
-                old.release()
+            self._unsynced.append(old.number)
+            _end(old, end, self._sequence)
         if snapshot:
+            self._restate = True
             self._put(snapshot, checksum(snapshot))
+
+    def _allocate(self, size: int, least: int) -> MappedSegment | PlainSegment:
+        """A new segment of `size` bytes, of less where the disk has no more, but at least `least`."""
+        header = SegmentHeader(self._number + 1, self._sequence, self._run)
+        while True:
+            self._make_room(size)
+            try:
+                self._folder.mkdir(exist_ok=True)  # someone may have removed it
+                return create_segment(self._folder, header, size)
+            except OSError as error:
+                if error.errno not in _DISK_FULL or size <= least:
+                    raise
+            size = max(size // _GROWTH & -_BLOCK, least)
 
     def _make_room(self, size: int) -> None:
         """Delete the oldest segments until `size` more bytes fit. Raises `_NoRoomError`."""
@@ -358,7 +399,7 @@ class JournalWriter:
         total = sum(held_size for _, held_size in held)
         if total + size <= self._max_disk:
             return
-        delivered = self._delivered() if self._when_full == "drop_newest" and self._delivered is not None else None
+        delivered = self._ask_delivered() if self._when_full == "drop_newest" else None
         for number, held_size in held:
             if number == self._number and self._segment is not None:
                 break
@@ -369,6 +410,14 @@ class JournalWriter:
             if total + size <= self._max_disk:
                 return
         raise _NoRoomError
+
+    def _ask_delivered(self) -> int | None:
+        if self._delivered is None:
+            return None
+        try:
+            return self._delivered()
+        except Exception:  # unknown, then; the training must not end because a state file cannot be read
+            return None
 
     def _is_delivered(self, number: int, delivered: int | None) -> bool:
         if delivered is None:
@@ -381,7 +430,10 @@ class JournalWriter:
         if snapshot is None:
             return None
         payload = encode(snapshot)
-        return payload if frame_size(len(payload)) <= self._largest_frame else None
+        if frame_size(len(payload)) > self._max_disk // _SNAPSHOT_SHARE:
+            self._count("snapshot_too_large")
+            return None
+        return payload
 
     def _block(self, reason: str) -> None:
         self._fault = reason
@@ -404,11 +456,12 @@ class JournalWriter:
     def _after_fork(self) -> None:
         """In the child: the journal belongs to the parent, and a lock that some thread held will never be released."""
         self._lock = threading.RLock()
+        self._busy = False
+        self._pending = []
         self._limit = 0
-        self._ended = "forked_child"
+        self._ended = self._ended or "forked_child"
         # Closed, not unlocked: the parent's descriptor keeps the lock, and a child that outlives it must not.
-        with contextlib.suppress(OSError):
-            os.close(self._lock_fd)
+        os.close(self._lock_fd)
 
 
 _writers: weakref.WeakSet[JournalWriter] = weakref.WeakSet()
@@ -421,6 +474,16 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def _prepare(folder: str | os.PathLike[str], max_disk: int, when_full: str) -> Path:
+    if max_disk < SMALLEST_LIMIT:
+        raise ValueError(f"max_disk is {max_disk} bytes; it must be at least {SMALLEST_LIMIT} (64 KiB)")
+    if when_full not in get_args(WhenFull):
+        raise ValueError(f"when_full is {when_full!r}; it must be one of {', '.join(get_args(WhenFull))}")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _size_of(path: Path) -> int:
@@ -439,9 +502,20 @@ def _first_of(folder: Path, number: int) -> int | None:
     return header.first if header else None
 
 
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
+def _sync_path(path: Path, flags: int) -> None:
+    try:
+        fd = os.open(path, flags)
+    except FileNotFoundError:  # deleted to stay within `max_disk`
+        return
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _end(segment: MappedSegment | PlainSegment, offset: int, sequence: int) -> None:
+    # A segment without its seal is whole all the same: the next one's header says where it ends.
+    with contextlib.suppress(OSError):
+        segment.seal(offset, sequence)
+    with contextlib.suppress(OSError):
+        segment.release()
