@@ -15,7 +15,6 @@ from tracker_bridge.errors import BridgeError
 from tracker_bridge.rundir import NotARunError
 
 USAGE = 2
-_INTERRUPTED = 130
 _COMMANDS: dict[str, Callable[..., Any]] = {
     "status": _status.status,
     "sync": _sync.sync,
@@ -61,8 +60,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (BridgeError, NotARunError) as error:
         print_error(str(error))
         sys.exit(USAGE)
-    except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
 
 
 def _program() -> str:

@@ -6,6 +6,7 @@ control, escape and direction character written out.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -63,7 +64,8 @@ def print_error(message: str) -> None:
 
 def print_json(value: Any) -> None:
     """The one document of a `--json` output."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    # ASCII only: on a terminal, a direction or escape character in a name must not act here either.
+    sys.stdout.write(json.dumps(msgspec.to_builtins(value, enc_hook=str), indent=2))
     sys.stdout.write("\n")
 
 
@@ -92,11 +94,14 @@ def number_cell(number: int, style: str = "") -> Text:
 Column = tuple[str, Literal["left", "right"]]
 
 
+_NEVER_FOLDED = ("status", "state", "backend", "adapter", "option")
+
+
 def make_table(*columns: Column) -> Table:
     """A table with a rule below its head; columns are (title, alignment)."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold", collapse_padding=True)
     for title, justify in columns:
-        table.add_column(title, justify=justify, overflow="fold", no_wrap=justify == "right")
+        table.add_column(title, justify=justify, overflow="fold", no_wrap=justify == "right" or title in _NEVER_FOLDED)
     return table
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -49,32 +50,38 @@ def status(
         print_json({"dir": str(folder), "runs": runs, "unreadable": problems})
     else:
         if run is not None:
-            _print_one(stdout(), runs[0])
+            _print_one(stdout(), runs[0], directory)
         else:
-            _print_all(stdout(), runs, folder)
+            _print_all(stdout(), runs, folder, directory)
         for problem in problems:
             print_error(problem)
     if problems or any(summary.unfinished for summary in runs):
         raise typer.Exit(1)
 
 
-def _print_all(console: Console, runs: list[RunSummary], folder: Path) -> None:
+def _print_all(console: Console, runs: list[RunSummary], folder: Path, directory: Path | None) -> None:
     if not runs:
         console.print(Text(f"No runs in {visible(str(folder))}."), soft_wrap=True)
         return
-    table = make_table(("run", "left"), ("status", "left"), *BACKEND_COLUMNS)
+    print_runs(console, runs)
+    console.print(_verdict(runs, "", directory), soft_wrap=True)
+
+
+def print_runs(console: Console, runs: list[RunSummary]) -> None:
+    """A table of the runs' backends, and what was dropped and went wrong below it, where it has room."""
+    table = make_table(("run", "left"), ("status", "left"), *_BACKEND_COLUMNS)
     for run in runs:
-        lead = (cell(run_title(run), "bold"), state_cell(run.status))
+        lead = (cell(_title(run), "bold"), state_cell(run.status))
         for backend in run.backends:
-            table.add_row(*lead, *backend_cells(backend))
+            table.add_row(*lead, *_backend_cells(backend))
             lead = (Text(), Text())
         if not run.backends:
             table.add_row(*lead, Text("no backends", style="dim"))
     console.print(table)
-    console.print(_verdict(runs), soft_wrap=True)
+    _print_troubles(console, [(f"{run.id} > {backend.name}", backend) for run in runs for backend in run.backends])
 
 
-def _print_one(console: Console, run: RunSummary) -> None:
+def _print_one(console: Console, run: RunSummary, directory: Path | None) -> None:
     ended = ago(run.finished_ns)
     state = state_cell(run.status)
     state.append(f", started {ago(run.created_ns)}" + (f", ended {ended}" if ended else ""), style="default")
@@ -93,10 +100,11 @@ def _print_one(console: Console, run: RunSummary) -> None:
         )
     )
     console.print()
-    table = make_table(*BACKEND_COLUMNS)
+    table = make_table(*_BACKEND_COLUMNS)
     for backend in run.backends:
-        table.add_row(*backend_cells(backend))
+        table.add_row(*_backend_cells(backend))
     console.print(table)
+    _print_troubles(console, [(backend.name, backend) for backend in run.backends])
     places = [(backend.name, backend.url) for backend in run.backends if backend.url]
     if places:
         console.print()
@@ -106,52 +114,58 @@ def _print_one(console: Console, run: RunSummary) -> None:
         for line in run.notices[-_NOTICES_SHOWN:]:
             console.print(Text(f"  {visible(line)}", style="yellow"), soft_wrap=True)
     console.print()
-    console.print(_verdict([run]), soft_wrap=True)
+    console.print(_verdict([run], run.id, directory), soft_wrap=True)
 
 
-BACKEND_COLUMNS: tuple[Column, ...] = (
+_BACKEND_COLUMNS: tuple[Column, ...] = (
     ("backend", "left"),
     ("state", "left"),
     ("sent", "right"),
     ("pending", "right"),
-    ("dropped", "left"),
-    ("last error", "left"),
+    ("dropped", "right"),
 )
 
 
-def backend_cells(backend: BackendSummary) -> tuple[Text, ...]:
-    """A backend's cells under `BACKEND_COLUMNS`."""
-    error = Text("-", style="dim")
-    if backend.last_error:
-        error = cell(backend.last_error)
-        when = ago(backend.last_error_ns)
-        error.append(f" ({when})" if when else "", style="dim")
+def _backend_cells(backend: BackendSummary) -> tuple[Text, ...]:
     return (
         cell(backend.name),
         state_cell(backend.state),
         number_cell(backend.sent),
         number_cell(backend.pending, "yellow"),
-        cell(", ".join(f"{count:,} {reason}" for reason, count in backend.dropped.items()), "yellow"),
-        error,
+        number_cell(sum(backend.dropped.values()), "yellow"),
     )
 
 
-def run_title(run: RunSummary) -> str:
-    """The run's id, and its name if that says more."""
+def _print_troubles(console: Console, backends: list[tuple[str, BackendSummary]]) -> None:
+    lines: list[tuple[str, Text | str | None]] = []
+    for label, backend in backends:
+        if backend.dropped:
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in backend.dropped.items())
+            lines.append((visible(label), cell(f"dropped: {reasons}", "yellow")))
+        if backend.last_error:
+            when = ago(backend.last_error_ns)
+            text = Text(f"last error{f', {when}' if when else ''}: ", style="dim")
+            lines.append((visible(label), text.append(visible(backend.last_error), style="not dim")))
+    if lines:
+        console.print()
+        console.print(facts(lines))
+        console.print()
+
+
+def _title(run: RunSummary) -> str:
     return run.id if run.name in (None, run.id) else f"{run.id} ({run.name})"
 
 
-def _verdict(runs: list[RunSummary]) -> Text:
+def _verdict(runs: list[RunSummary], named: str, directory: Path | None) -> Text:
     unfinished = [run for run in runs if run.unfinished]
     live = sum(run.live for run in runs)
     if not unfinished:
-        text = Text("Everything is delivered" if not live else "Nothing to do", style="green")
-        text.append(f" ({plural(live, 'run')} still going).\n" if live else ".", style="default")
-        text.rstrip()
-        return text
+        if live:
+            return Text(f"Nothing to do; {plural(live, 'run')} still going.", style="green")
+        return Text("Everything is delivered.", style="green")
     records = sum(run.pending for run in unfinished)
     text = Text(f"{plural(len(unfinished), 'run')} not wholly delivered", style="yellow")
     text.append(f" ({plural(records, 'record')} pending). Deliver with: ", style="default")
-    names = " ".join(run.id for run in unfinished) if len(runs) == 1 else ""
-    text.append(f"tracker-bridge sync {visible(names)}".rstrip(), style="bold")
-    return text
+    where = ["--dir", str(directory)] if directory is not None else []
+    words = ["tracker-bridge", "sync", *([named] if named else []), *where]
+    return text.append(visible(shlex.join(words)), style="bold")

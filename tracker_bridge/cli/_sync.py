@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from tracker_bridge.cli._options import ConfigOption, DirOption, JsonOption
-from tracker_bridge.cli._output import cell, make_table, plural, print_json, state_cell, stderr, stdout, visible
+from tracker_bridge.cli._output import plural, print_json, stderr, stdout, visible
 from tracker_bridge.cli._runs import (
     RunSummary,
     backend_names,
@@ -24,7 +24,7 @@ from tracker_bridge.cli._runs import (
     summarise,
     summarise_all,
 )
-from tracker_bridge.cli._status import BACKEND_COLUMNS, backend_cells, run_title
+from tracker_bridge.cli._status import print_runs
 from tracker_bridge.config import ConfigError, restore
 from tracker_bridge.delivery import Plan, plan_of, sync_run
 from tracker_bridge.journal import JournalReader
@@ -151,17 +151,9 @@ def _print(console: Console, outcomes: list[Outcome], folder: Path) -> None:
     if not outcomes:
         console.print(Text(f"Nothing is pending in {visible(str(folder))}."), soft_wrap=True)
         return
-    table = make_table(("run", "left"), ("status", "left"), *BACKEND_COLUMNS)
-    for outcome in outcomes:
-        run = outcome.run
-        if run is None:
-            continue
-        lead = (cell(run_title(run), "bold"), state_cell(run.status))
-        for backend in run.backends:
-            table.add_row(*lead, *backend_cells(backend))
-            lead = (Text(), Text())
-    if table.row_count:
-        console.print(table)
+    runs = [outcome.run for outcome in outcomes if outcome.run is not None]
+    if runs:
+        print_runs(console, runs)
     for outcome in outcomes:
         name = outcome.run.id if outcome.run else outcome.dir
         if outcome.skipped:
