@@ -24,13 +24,21 @@ class NameMap:
         self._refused = re.compile(_complement(rule.allowed))
         self._reserved = tuple(re.compile(pattern) for pattern in rule.reserved)
         self._mapped: dict[str, str] = {}
+        self._fresh: dict[str, str] = {}
 
     def __call__(self, name: str) -> str:
         """The tracker's name for `name`."""
         known = self._mapped.get(name)
         if known is None:
             known = self._mapped[name] = self._map(name)
+            if known != name:
+                self._fresh[known] = name
         return known
+
+    def take_fresh(self) -> Mapping[str, str]:
+        """Tracker's name -> original, of those that differ and were first asked for since the last call."""
+        fresh, self._fresh = self._fresh, {}
+        return fresh
 
     @property
     def changed(self) -> Mapping[str, str]:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from tracker_bridge.adapter import Batch, Capabilities, Item, Row
 
 
-def batches(items: Iterable[Item], capabilities: Capabilities) -> Iterator[Batch]:
-    """Batches of at most `max_items` items and `max_points` points; a row over `max_row` (or `max_points`) is cut."""
+def batches(items: Iterable[Item], capabilities: Capabilities, renamed: Mapping[str, str]) -> Iterator[Batch]:
+    """Batches of at most `max_items` items and `max_points` points; a row over `max_row` (or `max_points`) is cut.
+
+    `renamed` goes with the first one.
+    """
     widest = min(capabilities.max_row or capabilities.max_points, capabilities.max_points)
     waiting: list[Item] = []
     points = 0
     for item in _narrow(items, widest):
         size = len(item.names) if isinstance(item, Row) else 0
         if waiting and (len(waiting) >= capabilities.max_items or points + size > capabilities.max_points):
-            yield Batch(tuple(waiting))
-            waiting, points = [], 0
+            yield Batch(tuple(waiting), renamed)
+            waiting, points, renamed = [], 0, {}
         waiting.append(item)
         points += size
     if waiting:
-        yield Batch(tuple(waiting))
+        yield Batch(tuple(waiting), renamed)
 
 
 def weight(item: Item) -> int:

@@ -106,6 +106,8 @@ class Courier:
             self._save_state(self._state.health)
         except Exception as error:
             self._trouble("down", error)
+        finally:
+            self._reader.close()
 
     def _nothing_to_do(self) -> bool:
         return (
@@ -193,7 +195,7 @@ class Courier:
                 self._attempt = entry.record.attempt
             else:
                 items.extend(self._translator(entry.sequence, entry.record))
-        for batch in batches(items, self._do.adapter.capabilities):
+        for batch in batches(items, self._do.adapter.capabilities, self._translator.take_renamed()):
             self._write(batch)
         if items:
             self._persistently(self._do.adapter.flush)
@@ -245,16 +247,16 @@ class Courier:
         self._stored(tuple(item for item in batch.items if id(item) not in refused))
         if len(refusal.items) > 1:
             middle = len(refusal.items) // 2
-            self._write(Batch(refusal.items[:middle]))
-            self._write(Batch(refusal.items[middle:]))
+            self._write(Batch(refusal.items[:middle], batch.renamed))
+            self._write(Batch(refusal.items[middle:], batch.renamed))
         elif refusal.items:
             self._drop(refusal.items[0], refusal.reason)
 
     def _divide(self, batch: Batch, error: Exception) -> None:
         if len(batch.items) > 1:
             middle = len(batch.items) // 2
-            self._write(Batch(batch.items[:middle]))
-            self._write(Batch(batch.items[middle:]))
+            self._write(Batch(batch.items[:middle], batch.renamed))
+            self._write(Batch(batch.items[middle:], batch.renamed))
         else:
             self._bugs_in_a_row += 1
             self._drop(batch.items[0], f"adapter error: {type(error).__name__}: {error}")

@@ -64,7 +64,8 @@ def sync_run(
 
 def pending_records(paths: RunPaths, state: BackendState) -> int:
     """How many records of the journal the backend has not had yet."""
-    return max(0, JournalReader(paths.journal).end() - state.position.sequence)
+    with JournalReader(paths.journal) as reader:
+        return max(0, reader.end() - state.position.sequence)
 
 
 def deliver_once(

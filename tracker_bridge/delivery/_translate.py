@@ -113,10 +113,9 @@ class Translator:
         """The state that belongs to the cursor."""
         return Progress(self._last_steps[: len(self._numbers)].astype("<f8").tobytes(), dict(self._buckets))
 
-    @property
-    def changed_names(self) -> Mapping[str, str]:
-        """Tracker's name -> original, where they differ."""
-        return self._name_map.changed
+    def take_renamed(self) -> Mapping[str, str]:
+        """Tracker's name -> original, of series met since the last call whose name had to be changed."""
+        return self._name_map.take_fresh()
 
     def __call__(self, sequence: int, record: AnyRecord) -> Iterator[Item]:
         """The items that `record` becomes here; none if it is not for this backend."""

@@ -95,7 +95,8 @@ def _tail(path: Path, data: bytes, first: int | None) -> tuple[int | None, int, 
 def _definitions(folder: Path, numbers: list[int]) -> Definitions:
     """What is defined at the end. Every segment but the first begins with all that was defined before it."""
     for number in reversed(numbers):
-        header = unpack_header(segment_path(folder, number).open("rb").read(HEADER_SIZE))
+        with segment_path(folder, number).open("rb") as file:
+            header = unpack_header(file.read(HEADER_SIZE))
         if number != numbers[0] and header is None:
             continue
         definitions = Definitions()

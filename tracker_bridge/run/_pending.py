@@ -73,10 +73,10 @@ class _Scalars:
     """Scalars of one logging call on their way to the host."""
 
     def __init__(self, time_ns: int, step: Step, values: Mapping[str, Any]) -> None:
-        from tracker_bridge.collector import HostCopy
+        from tracker_bridge.collector import copy_to_host
 
         self._time_ns, self._step, self._names = time_ns, step, tuple(values)
-        self._copy = HostCopy(tuple(values.values()))
+        self._copy = copy_to_host(tuple(values.values()))
 
     def is_ready(self) -> bool:
         return bool(self._copy.is_ready())

@@ -327,7 +327,8 @@ class Run:
     def _report(self) -> Delivery:
         if self._paths is None or self._journal is None:
             return Delivery({}, {}, None)
-        end = JournalReader(self._paths.journal).end()
+        with JournalReader(self._paths.journal) as reader:
+            end = reader.end()
         urls = self.urls
         backends = {}
         for name in self._backends:
