@@ -218,3 +218,18 @@ def test_many_different_sets_of_names_do_not_grow_memory() -> None:
     for number in range(5000):
         list(translator(number, Metrics(0, 0, {f"x{number % 3}": 1.0, f"y{number}": 1.0})))
     assert len(translator._columns) <= 4096
+
+
+def test_partial_tables_make_no_totals_and_scopes_keep_theirs_apart() -> None:
+    """A rotating measurement holds a part of the layers: its sum is no total. Two optimizers have two totals."""
+    partial = msgspec.structs.replace(TABLE, partial=True)
+    items, _ = translate(partial, vector(0, [3.0, 4.0, 0.0, 0.0], [True, True, False, False]), group_by="block")
+    assert sorted(points(items)) == [
+        "gradients/layer.0.bias",
+        "gradients/layer.0.weight",
+        "gradients/non_finite_layers",
+        "gradients/skipped",
+    ]
+    scoped = msgspec.structs.replace(TABLE, scope="generator")
+    items, _ = translate(scoped, vector(0, [3.0, 4.0, 0.0, 0.0]), group_by="total")
+    assert points(items)["gradients/generator/total_norm"] == [(0, 5.0)]

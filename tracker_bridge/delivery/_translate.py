@@ -156,31 +156,26 @@ class Translator:
             self._buckets[record.table] = bucket
         grouping = self._groupings.get(record.table)
         if grouping is None:
-            grouping = self._groupings[record.table] = group_slots(table, self._route.group_by)
+            # One record of a partial table holds only some of a group's members, which make no group norm.
+            group_by = "parameter" if table.partial else self._route.group_by
+            grouping = self._groupings[record.table] = group_slots(table, group_by)
         values = unpack_values(record.values)
         present = unpack_mask(record.present, len(values))
         norms, some = group_norms(values, present, grouping, table.norm_type)
         everywhere = bool(some.all())
         gradients = table.kind == "gradients" or table.kind.startswith("gradients/")
-        clipped = record.clip_coefficient is not None
-        key = (record.table, None if everywhere else some.tobytes(), clipped, record.post_clip)
+        extras = _extras(record, table, values, present) if gradients else {}
+        key = (record.table, None if everywhere else some.tobytes(), tuple(extras))
         columns = self._columns.get(key)
         if columns is None:
             names = [f"{table.kind}/{name}" for name, here in zip(grouping.names, some, strict=True) if here]
-            if gradients:
-                names += [f"{table.kind}/{extra}" for extra in _extras(clipped, record.post_clip)]
+            scope = f"{table.kind}/{table.scope}" if table.scope else table.kind
+            names += [f"{scope}/{extra}" for extra in extras]
             columns = self._columns[key] = self._make_columns(tuple(names))
         if not everywhere:
             norms = norms[some]
-        if gradients:
-            total = record.total if record.total is not None else total_norm(values, present, table.norm_type)
-            odd = float(np.count_nonzero(present & ~np.isfinite(values)))
-            extras = [total, float(record.skipped), odd]
-            if record.clip_coefficient is not None:
-                extras.append(record.clip_coefficient)
-            if record.post_clip:
-                extras.append(1.0)
-            norms = np.concatenate([norms, extras])
+        if extras:
+            norms = np.concatenate([norms, list(extras.values())])
         yield from self._fit(sequence, record.time_ns, record.step, columns, norms)
 
     def _metrics(self, sequence: int, time_ns: int, step: Step, values: Mapping[str, float]) -> Iterator[Row]:
@@ -330,9 +325,22 @@ class Translator:
         yield Row(row.sequence, row.time_ns, row.step, companions, codes, row.late)
 
 
-def _extras(clipped: bool, post_clip: bool) -> tuple[str, ...]:
-    names = ("total_norm", "skipped", "non_finite_layers")
-    return names + ("clip_coefficient",) * clipped + ("post_clip",) * post_clip
+def _extras(
+    record: NormVector, table: SeriesTable, values: npt.NDArray[np.float64], present: npt.NDArray[np.bool_]
+) -> dict[str, float]:
+    """The series about the whole: name -> value."""
+    extras: dict[str, float] = {}
+    if record.total is not None:
+        extras["total_norm"] = record.total
+    elif not table.partial:
+        extras["total_norm"] = total_norm(values, present, table.norm_type)
+    extras["skipped"] = float(record.skipped)
+    extras["non_finite_layers"] = float(np.count_nonzero(present & ~np.isfinite(values)))
+    if record.clip_coefficient is not None:
+        extras["clip_coefficient"] = record.clip_coefficient
+    if record.post_clip:
+        extras["post_clip"] = 1.0
+    return extras
 
 
 def _merge(known: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
