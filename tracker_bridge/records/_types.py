@@ -69,6 +69,11 @@ class SeriesTable(Record, frozen=True, array_like=True, tag=5):
     groups: dict[str, tuple[str, ...]] = {}
     block_prefixes: tuple[str, ...] = ()
     """Clean module paths of repeated layers (items of a ModuleList or Sequential), e.g. `bert.encoder.layer.3`."""
+    scope: str = ""
+    """What these slots have in common where a run measures several sets apart (one per optimizer): the summary series
+    are then `<kind>/<scope>/total_norm` and so on. Empty: the whole model."""
+    partial: bool = False
+    """Each record holds only some of the slots, in turn: no total and no group norm can be computed from one record."""
 
 
 class NormVector(Record, frozen=True, array_like=True, tag=6):

@@ -1,0 +1,470 @@
+"""The gradient-norm collector: the public face, and the one place where choosing, measuring and recording meet.
+
+It may read gradients and register hooks on optimizers; it never changes a gradient (but for `clip_grad_norm_`, which
+does what torch's does), never waits for a device, and raises only for misuse, never from inside a training step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Union
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tracker_bridge.collector._clip import Norms as ClipNorms
+from tracker_bridge.collector._clip import apply_clip, measure_for_clip, raise_if_nonfinite, torch_clip_grad_norm_
+from tracker_bridge.collector._device import PinnedPool, copy_to_host
+from tracker_bridge.collector._explain import Explanation
+from tracker_bridge.collector._hooks import Attachment, Held, outside_of_dynamo, unwrap_optimizer
+from tracker_bridge.collector._measure import Meter
+from tracker_bridge.collector._names import flat_parameters, full_numel, has_fsdp1, named_parameters
+from tracker_bridge.collector._norms import Clip, GradientNorms, Measurement
+from tracker_bridge.collector._plan import Plan, build_plan
+from tracker_bridge.collector._select import Choice, Pattern, selection, unmatched
+from tracker_bridge.records import SeriesTable, Step
+
+Patterns = Union[Pattern, Iterable[Pattern]]
+
+_PLAIN = frozenset({Tensor, nn.Parameter, type(None)})
+
+
+class GradientNormCollector:
+    """Per-layer gradient norms of `model`, before clipping, every `every_n_steps` optimizer steps.
+
+    Args:
+        model: the model, wrapped (DDP, torch.compile, ...) or not.
+        every_n_steps: collect at optimizer steps 0, n, 2n, ...
+        include: globs on clean names or module paths, `re:` regexes, module classes, or callables
+            `(name, parameter) -> bool`; empty: everything. Frozen parameters are left out.
+        exclude: the same; wins over `include`.
+        parts: named parts of a transformer, added to `include`: attention, mlp, embeddings, norms, head, last.
+        norm_type: p of the norm, > 0, also `math.inf`.
+        sink: called with each `GradientNorms` on the training thread, perhaps before its values reached the host.
+        rotate: k > 1 measures one k-th of the layers at each due step, in turn.
+        gradient_of: where a parameter's gradient is, for frameworks that keep it elsewhere; default `parameter.grad`.
+        group_by: name -> group, evaluated once per table for a grouping that only this process can compute.
+        step: returns the number of the current step, instead of counting optimizer steps.
+        on_fault: called with each exception inside the collector, instead of one warning per kind.
+
+    Raises:
+        TypeError, ValueError: misuse, naming the argument.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        every_n_steps: int = 1,
+        include: Patterns = (),
+        exclude: Patterns = (),
+        parts: str | Iterable[str] = (),
+        norm_type: float = 2.0,
+        sink: Callable[[GradientNorms], object] | None = None,
+        rotate: int = 1,
+        gradient_of: Callable[[nn.Parameter], Tensor | None] | None = None,
+        group_by: Callable[[str], str] | None = None,
+        step: Callable[[], Step] | None = None,
+        on_fault: Callable[[Exception], object] | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
+        self.every_n_steps = _positive("every_n_steps", every_n_steps)
+        self.norm_type = _norm_type(norm_type)
+        for name, value in (("sink", sink), ("gradient_of", gradient_of), ("group_by", group_by), ("step", step)):
+            if value is not None and not callable(value):
+                raise TypeError(f"{name}: expected a callable, got {type(value).__name__}")
+        self.step_of = step
+        self.faults: Counter[str] = Counter()
+        self._model = model
+        self._rules = selection(include, exclude, parts)
+        self._rotate = _positive("rotate", rotate)
+        self._sink = sink
+        self._gradient_of = gradient_of
+        self._group_by = group_by
+        self._on_fault = on_fault
+        self._counted = 0
+        self._attachments: list[Attachment] = []
+        self._plans: dict[Attachment | None, Plan] = {}
+        self._tables: dict[tuple[object, ...], SeriesTable] = {}
+        self._note: tuple[Clip, dict[Attachment, int]] | None = None
+        self._by_clip: GradientNorms | None = None
+        self._pool = PinnedPool()
+        self._refuse_fsdp1()
+        if not _distributed():
+            for message in unmatched(self._rules, named_parameters(model)):
+                warnings.warn(message, stacklevel=2)
+
+    # What users call ----------------------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """How many optimizer steps were seen; the next one is recorded under this number. Set it to resume."""
+        return max((attachment.step for attachment in self._attachments), default=self._counted)
+
+    @step.setter
+    def step(self, value: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"step: expected a number of steps >= 0, got {value!r}")
+        self._counted = value
+        for attachment in self._attachments:
+            attachment.step = value
+
+    def attach(
+        self, optimizer: Optimizer | Sequence[Optimizer], scaler: Any = None, *, name: str | None = None
+    ) -> Attachment:
+        """Collect at the steps of `optimizer`: its parameters, right before it uses their gradients.
+
+        A sequence are optimizers that step together, in this order (say one for matrices and one for the rest);
+        what is attached in another call is recorded apart, under `name`. With `scaler` a step that it skips is
+        recorded as skipped; without, an unfused optimizer's skipped steps are not seen at all.
+
+        Returns:
+            A handle; its `detach()` ends the watching.
+        """
+        given = tuple(optimizer) if isinstance(optimizer, Sequence) else (optimizer,)
+        if not given:
+            raise ValueError("optimizer: an empty sequence")
+        attachment = Attachment(self, tuple(unwrap_optimizer(o) for o in given), scaler, name, self._counted)
+        self._attachments.append(attachment)
+        self._plans.clear()
+        return attachment
+
+    def detach(self) -> None:
+        """Remove every hook. What was attached is as before."""
+        for attachment in list(self._attachments):
+            attachment.detach()
+
+    def collect(self, step: Step | None = None) -> GradientNorms | None:
+        """Measure now, between backward and the optimizer's step, for scripts that attach no optimizer.
+
+        Without an attached optimizer each call counts as one optimizer step. Returns None if the step is not due or
+        nothing could be measured (then counted in `faults`).
+        """
+        attachment = self._attachments[0] if len(self._attachments) == 1 else None
+        if self._by_clip is not None and not self._attachments:
+            norms, self._by_clip = self._by_clip, None
+            return norms
+        counted = attachment.step if attachment is not None else self._counted
+        if not self._attachments:
+            self._counted += 1
+        number = step if step is not None else self.due(counted)
+        if number is None or number % self.every_n_steps:
+            return None
+        held = self.held_for(attachment, number, attachment.scale() if attachment is not None else None)
+        if held is None:
+            return None
+        for each in self._attachments:
+            each.collected = each.step
+        return self._hand_on(held, None, False)
+
+    def clip_grad_norm_(
+        self,
+        max_norm: float,
+        norm_type: float = 2.0,
+        error_if_nonfinite: bool = False,
+        *,
+        parameters: Iterable[Tensor] | None = None,
+    ) -> Tensor:
+        """`torch.nn.utils.clip_grad_norm_` of the model's parameters, and at a due step the norms it is made of.
+
+        The result and the gradients are bitwise torch's. The recorded norms are torch's own, from before clipping;
+        they cost no second pass over the gradients.
+
+        Args:
+            max_norm: as torch's.
+            norm_type: as torch's. If it is not the collector's, the collector measures its own norms first.
+            error_if_nonfinite: as torch's; the step is recorded before the error is raised.
+            parameters: which to clip, default all of the model, in the order of `model.parameters()`.
+
+        Raises:
+            RuntimeError: the total is not finite and `error_if_nonfinite`.
+            ValueError: the collector reads gradients through `gradient_of`, which torch's clipping does not.
+        """
+        if self._gradient_of is not None:
+            raise ValueError(
+                "clip_grad_norm_ clips parameter.grad, but gradient_of says gradients are elsewhere; use note_clip"
+            )
+        chosen = None if parameters is None else list(parameters)
+        target = self._clip_target(chosen)
+        counted = target.step if target is not None else self.step
+        number = self.due(counted)
+        if chosen is None:
+            flat = flat_parameters(self._model)
+            chosen = list({id(p): p for p in flat if p is not None}.values())
+        if number is None:
+            if not self._attachments:
+                self._counted += 1
+            return torch_clip_grad_norm_(chosen, max_norm, norm_type, error_if_nonfinite)
+        with torch.no_grad():
+            norms = measure_for_clip(chosen, norm_type)
+            try:
+                self._record_clip(target, number, norms, float(max_norm), float(norm_type))
+            except Exception as error:
+                self.fault(error)
+            if error_if_nonfinite:
+                raise_if_nonfinite(norms.total, norm_type)
+            apply_clip(chosen, max_norm, norms.total)
+            return norms.total
+
+    def note_clip(self, total_norm: Tensor | float, max_norm: float, *, optimizer: Optimizer | None = None) -> None:
+        """Say that the script clipped by `total_norm` (what torch's `clip_grad_norm_` returned) to `max_norm`.
+
+        The norms from before clipping are then recovered from those after it. Call it between clipping and the
+        optimizer's step. `optimizer`: whose gradients, where several are attached that step one after another.
+        """
+        try:
+            total = total_norm if isinstance(total_norm, Tensor) else torch.tensor(float(total_norm), device="cpu")
+            wanted = None if optimizer is None else unwrap_optimizer(optimizer)
+            steps = {a: a.step for a in self._attachments if wanted is None or any(o is wanted for o in a.optimizers)}
+            if self._attachments and not any(self.due(step) is not None for step in steps.values()):
+                return
+            self._note = (Clip(copy_to_host([_whole(total)], self._pool), float(max_norm), undo=True), steps)
+        except Exception as error:
+            self.fault(error)
+
+    def explain(self) -> Explanation:
+        """Each parameter, whether it is measured, and why or why not."""
+        own = set().union(*(a.own() for a in self._attachments)) if self._attachments else None
+        return Explanation.of(self._model, self._rules, own)
+
+    # What attachments call: none of it raises ----------------------------------------------------------------------
+
+    def due(self, counted: int) -> Step | None:
+        """The number of the coming step if it is to be collected, given how many steps were counted before it."""
+        try:
+            number = counted if self.step_of is None else self.step_of()
+            return None if number % self.every_n_steps else number
+        except Exception as error:
+            self.fault(error)
+            return None
+
+    def held_for(self, attachment: Attachment | None, step: Step, scale: Tensor | None) -> Held | None:
+        """What clipping measured for this step, or a new measurement; None if there is nothing to hand on."""
+        try:
+            if attachment is not None:
+                held, attachment.held = attachment.held, None
+                if attachment.collected == attachment.step or (held is not None and held.measurement is None):
+                    return None
+                if held is not None:
+                    return held
+            with torch.no_grad():
+                return outside_of_dynamo(self._measured)(attachment, step, scale)
+        except Exception as error:
+            self.fault(error)
+            return None
+
+    def release(self, held: Held, found_inf: Tensor | None, skipped: bool) -> None:
+        """Hand a measurement to the sink."""
+        try:
+            self._hand_on(held, found_inf, skipped)
+        except Exception as error:
+            self.fault(error)
+
+    def fault(self, error: Exception) -> None:
+        """Count an exception of the collector or of the sink; report it by `on_fault`, or by one warning per kind."""
+        kind = type(error).__name__
+        self.faults[kind] += 1
+        with contextlib.suppress(Exception):
+            if self._on_fault is not None:
+                self._on_fault(error)
+            elif self.faults[kind] == 1:
+                warnings.warn(
+                    f"gradient norms were not collected ({kind}: {error}); training is not affected, further such "
+                    "faults are only counted",
+                    stacklevel=2,
+                )
+
+    def forget(self, attachment: Attachment) -> None:
+        """An attachment was detached; its count goes on."""
+        if attachment in self._attachments:
+            self._counted = max(self._counted, attachment.step)
+            self._attachments.remove(attachment)
+            self._plans.clear()
+
+    # Measuring ----------------------------------------------------------------------------------------------------
+
+    def _measured(self, attachment: Attachment | None, step: Step, scale: Tensor | None) -> Held:
+        flat = flat_parameters(self._model)
+        plan = self._plan_for(attachment, flat)
+        turn = int(step // self.every_n_steps) % self._rotate
+        gradients = self._gradients(plan, flat, turn)
+        measured = plan.meters[turn].measure(gradients)
+        measurement = Measurement(
+            values=measured.values,
+            present=measured.present,
+            norm_type=self.norm_type,
+            waiting=tuple((at, copy_to_host([vector], self._pool)) for at, vector in measured.waiting),
+            scales=() if scale is None else (copy_to_host([scale], self._pool),),
+            clip=self._take_note(attachment),
+            partial=self._rotate > 1,
+        )
+        return Held(step, time.time_ns(), plan.table, measurement)
+
+    def _gradients(self, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int) -> list[Tensor | None]:
+        """The gradient of each slot of `plan`; None where there is none, or where it is not the slot's turn."""
+        parameters = [flat[i] for i in plan.slots]
+        if self._rotate > 1:
+            mine = set(plan.turns[turn])
+            parameters = [p if i in mine else None for i, p in enumerate(parameters)]
+        if self._gradient_of is not None:
+            find = self._gradient_of
+            return [None if p is None else find(p) for p in parameters]
+        return [None if p is None else p.grad for p in parameters]
+
+    def _plan_for(self, attachment: Attachment | None, flat: Sequence[nn.Parameter | None]) -> Plan:
+        members = -1 if attachment is None else attachment.members()
+        plan = self._plans.get(attachment)
+        if plan is None or not plan.fits(flat, members):
+            self._refuse_fsdp1()
+            scope = self._scope(attachment)
+            plan = self._plans[attachment] = build_plan(
+                self._model,
+                flat,
+                self._rules,
+                None if attachment is None else attachment.own(),
+                members,
+                [Meter(self.norm_type) for _ in range(self._rotate)],
+                lambda chosen, blocks: self._table(scope, chosen, blocks),
+            )
+        return plan
+
+    def _scope(self, attachment: Attachment | None) -> str:
+        """What the summary series of an attachment are called apart by; nothing where there is only one."""
+        if attachment is None or len(self._attachments) == 1:
+            return (attachment.name or "") if attachment is not None else ""
+        return attachment.name or f"optimizer_{self._attachments.index(attachment)}"
+
+    def _table(self, scope: str, chosen: Sequence[Choice], blocks: tuple[str, ...]) -> SeriesTable:
+        """The one table object for these slots."""
+        names = tuple(choice.parameter.name for choice in chosen)
+        numel = tuple(full_numel(choice.parameter.parameter) for choice in chosen)
+        key = (scope, names, numel, blocks)
+        if key not in self._tables:
+            group_by = self._group_by
+            self._tables[key] = SeriesTable(
+                time_ns=time.time_ns(),
+                table=-1,
+                kind="gradients",
+                names=names,
+                numel=numel,
+                norm_type=self.norm_type,
+                groups={} if group_by is None else {"custom": tuple(str(group_by(name)) for name in names)},
+                block_prefixes=blocks,
+                scope=scope,
+                partial=self._rotate > 1,
+            )
+        return self._tables[key]
+
+    def _hand_on(self, held: Held, found_inf: Tensor | None, skipped: bool) -> GradientNorms | None:
+        measurement, held.measurement = held.measurement, None
+        if measurement is None or (not held.table.names and measurement.clip is None):
+            return None
+        if found_inf is not None:
+            measurement = measurement.but(found_inf=copy_to_host([found_inf], self._pool))
+        if skipped:
+            measurement = measurement.but(skipped=True)
+        norms = GradientNorms(held.step, held.time_ns, held.table, measurement)
+        if self._sink is not None:
+            try:
+                self._sink(norms)
+            except Exception as error:
+                self.fault(error)
+        return norms
+
+    # Clipping -----------------------------------------------------------------------------------------------------
+
+    def _take_note(self, attachment: Attachment | None) -> Clip | None:
+        if self._note is None:
+            return None
+        clip, steps = self._note
+        if attachment is not None and steps.get(attachment) != attachment.step:
+            return None
+        self._note = None
+        return clip
+
+    def _clip_target(self, parameters: Sequence[Tensor] | None) -> Attachment | None:
+        """The attachment that is clipped alone; None: all of them, or none is attached."""
+        if len(self._attachments) == 1:
+            return self._attachments[0]
+        if parameters is None:
+            return None
+        ids = {id(p) for p in parameters}
+        touched = [a for a in self._attachments if not ids.isdisjoint(a.own())]
+        return touched[0] if len(touched) == 1 else None
+
+    def _record_clip(
+        self, target: Attachment | None, step: Step, norms: ClipNorms, max_norm: float, norm_type: float
+    ) -> None:
+        """Keep what clipping measured until the optimizer steps; record it at once where none is attached."""
+        flat = flat_parameters(self._model)
+        plan = self._plan_for(target, flat)
+        scale = target.scale() if target is not None else None
+        scales = () if scale is None else (copy_to_host([scale], self._pool),)
+        clip = Clip(copy_to_host([_whole(norms.total)], self._pool), max_norm, undo=False)
+        if norm_type != self.norm_type:
+            held = self._measured(target, step, scale)
+            assert held.measurement is not None
+            held.measurement = held.measurement.but(clip=clip)
+        else:
+            slot_of = {id(flat[index]): slot for slot, index in enumerate(plan.slots)}
+            found = [(at, slot_of[id(p)]) for at, p in enumerate(norms.parameters) if id(p) in slot_of]
+            sources = np.array([at for at, _ in found], dtype=np.intp)
+            slots = np.array([slot for _, slot in found], dtype=np.intp)
+            values = np.zeros(len(plan.slots))
+            present = np.zeros(len(plan.slots), dtype=np.bool_)
+            present[slots] = True
+            each = copy_to_host([_whole(norms.each)], self._pool)
+            held = Held(
+                step,
+                time.time_ns(),
+                plan.table,
+                Measurement(values, present, self.norm_type, picks=((slots, sources, each),), scales=scales, clip=clip),
+            )
+        covered = [target] if target is not None else self._attachments
+        for attachment in covered:
+            attachment.held = held
+        if not covered:
+            self._counted += 1
+            self._by_clip = self._hand_on(held, None, False)
+
+    def _refuse_fsdp1(self) -> None:
+        if has_fsdp1(self._model):
+            raise ValueError(
+                "model: it is wrapped by FullyShardedDataParallel (FSDP1), whose gradients are slices of a flat "
+                "parameter that differ from rank to rank; shard it with torch.distributed.fsdp.fully_shard instead"
+            )
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    """The local tensor behind a replicated DTensor, anything else as it is."""
+    full = getattr(tensor, "full_tensor", None)
+    return tensor if full is None else full()
+
+
+def _distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _positive(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name}: expected an int, got {type(value).__name__}")
+    if value < 1:
+        raise ValueError(f"{name}: expected at least 1, got {value}")
+    return value
+
+
+def _norm_type(value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise TypeError(f"norm_type: expected a number > 0 or inf, got {value!r}") from None
+    if not number > 0:
+        raise ValueError(f"norm_type: expected a number > 0 or inf, got {value!r}")
+    return number

@@ -1,0 +1,328 @@
+"""Norms of many tensors of this process, in few operations and without a host read on the way.
+
+Reads tensors and writes only its own scratch memory. Knows neither names nor optimizers nor process groups.
+On the CPU the values are there when `measure` returns; on an accelerator they are one float64 vector on it.
+
+CPU: tensors of one shape are stacked, piece by piece in cache, and measured by one batched norm; large tensors are
+measured row by row in float32 with the rows added up in float64. torch's own float32 norm adds up a whole tensor in
+float32 and is 0.8% off at 10^7 equal elements. Where a square over- or underflowed, the tensor is measured again,
+scaled, in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tracker_bridge.collector._device import capturing
+
+Float64 = npt.NDArray[np.float64]
+
+_STACK_NUMEL = 8192  # above it, copying costs more than a call per tensor (and float32 sums lose 1e-5)
+_STACK_BYTES = 1 << 20  # one stacked piece: half of a common L2 cache
+_ROW = 1024
+_ROW_RANGE = (256, 8192)  # lengths of a last dimension that serve as rows as they are
+_EXACT_PIECE = 1 << 20
+# Per sqrt(element): below it, squares under the smallest normal number may carry 1e-6 of the sum of squares.
+_SQUARE_FLOOR = {torch.float32: 1.1e-16, torch.float64: 1.5e-151}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Norms of one list of tensors.
+
+    `values` is float64 [L] on the host; `waiting` are pieces that are still on an accelerator: positions in
+    `values`, and a float64 tensor [len(positions)] there. Positions of absent tensors hold 0.0.
+    """
+
+    values: Float64
+    present: npt.NDArray[np.bool_]
+    waiting: tuple[tuple[npt.NDArray[np.intp], Tensor], ...] = ()
+
+
+class Meter:
+    """Measures lists of tensors of the same make again and again; the layout is planned once.
+
+    Call it with a list [L] of plain (not distributed) tensors, None where there is nothing.
+    """
+
+    def __init__(self, norm_type: float) -> None:
+        self._norm_type = norm_type
+        self._make: list[torch.dtype | None] = []
+        self._layout: _Layout | None = None
+
+    def measure(self, tensors: Sequence[Tensor | None]) -> Measured:
+        """One norm per tensor. Raises what torch raises if a tensor cannot be measured even one by one."""
+        make = [None if t is None else t.dtype for t in tensors]
+        if self._layout is not None and make == self._make:
+            try:
+                return self._layout.measure(tensors)
+            except (_LayoutChanged, RuntimeError, NotImplementedError):
+                pass  # a shape, a device or a layout is another than last time: plan again from what is there
+        self._layout = _Layout(tensors, self._norm_type)
+        self._make = make
+        return self._layout.measure(tensors)
+
+
+def exact_norm(tensor: Tensor, norm_type: float) -> float:
+    """The norm of one strided tensor on the CPU, in float64 and scaled, so that nothing over- or underflows.
+
+    NaN and infinities are returned as they are. Slow: for the few tensors that need it.
+    """
+    if tensor.numel() == 0:
+        return 0.0
+    flat = tensor.detach().reshape(-1)
+    wide = torch.complex128 if flat.is_complex() else torch.float64
+    largest = 0.0
+    for start in range(0, flat.numel(), _EXACT_PIECE):
+        peak = float(flat[start : start + _EXACT_PIECE].to(wide).abs().amax().numpy())
+        largest = peak if math.isnan(peak) or peak > largest else largest
+        if math.isnan(largest):
+            return math.nan
+    if largest == 0.0 or math.isinf(largest) or norm_type == math.inf:
+        return largest
+    total = 0.0
+    for start in range(0, flat.numel(), _EXACT_PIECE):
+        piece = flat[start : start + _EXACT_PIECE].to(wide).abs() / largest
+        total += float(piece.pow(norm_type).sum().numpy())
+    return float(largest * total ** (1.0 / norm_type))
+
+
+class _LayoutChanged(Exception):
+    """The tensors are not of the make that the layout was planned for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bucket:
+    """Tensors of one shape that are stacked: where they are, piece by piece, and the scratch for it."""
+
+    shape: torch.Size
+    pieces: tuple[tuple[list[int], Tensor, Tensor, Tensor], ...]  # positions, stacked, the same as rows, norms
+
+
+@dataclass(frozen=True, slots=True)
+class _Large:
+    """One tensor that is measured in rows: how to cut it, and where the norms of its rows go."""
+
+    position: int
+    shape: torch.Size
+    rows: Callable[[Tensor, Tensor], None]
+    out: Tensor
+
+
+class _Layout:
+    """What to do with each position of a list of tensors of a known make."""
+
+    def __init__(self, tensors: Sequence[Tensor | None], norm_type: float) -> None:
+        self._length = len(tensors)
+        self._present = np.array([t is not None for t in tensors], dtype=np.bool_)
+        self._exact: list[int] = []
+        self._devices: dict[torch.device, list[int]] = {}
+        dense: dict[torch.dtype, list[int]] = {torch.float32: [], torch.float64: []}
+        for position, tensor in enumerate(tensors):
+            if tensor is None or tensor.numel() == 0 or tensor.device.type == "meta":
+                continue
+            if tensor.device.type != "cpu":
+                self._devices.setdefault(tensor.device, []).append(position)
+            elif (
+                tensor.layout != torch.strided
+                or not tensor.is_floating_point()
+                or norm_type not in (1.0, 2.0, math.inf)
+            ):
+                self._exact.append(position)
+            elif tensor.dtype == torch.float64:
+                dense[torch.float64].append(position)
+            elif tensor.dtype in (torch.float32, torch.float16, torch.bfloat16):
+                dense[torch.float32].append(position)
+            else:
+                self._exact.append(position)
+        self._dense = [_DenseCpu(tensors, at, dtype, norm_type) for dtype, at in dense.items() if at]
+        self._norm_type = norm_type
+
+    def measure(self, tensors: Sequence[Tensor | None]) -> Measured:
+        values = np.zeros(self._length, dtype=np.float64)
+        for group in self._dense:
+            group.measure(tensors, values)
+        for position in self._exact:
+            values[position] = exact_norm(_strided(_there(tensors[position])), self._norm_type)
+        waiting = tuple(
+            (
+                np.array(positions, dtype=np.intp),
+                _accelerator_norms([_there(tensors[i]) for i in positions], self._norm_type),
+            )
+            for positions in self._devices.values()
+        )
+        return Measured(values, self._present, waiting)
+
+
+class _DenseCpu:
+    """Dense real CPU tensors whose norms are accumulated in one dtype (float32 also for half precision)."""
+
+    def __init__(
+        self, tensors: Sequence[Tensor | None], positions: Sequence[int], dtype: torch.dtype, norm_type: float
+    ) -> None:
+        self._norm_type = norm_type
+        self._dtype = dtype
+        shapes: dict[tuple[torch.Size, torch.dtype], list[int]] = {}
+        single: list[int] = []
+        large: list[int] = []
+        for position in positions:
+            tensor = _there(tensors[position])
+            if tensor.numel() > _STACK_NUMEL:
+                large.append(position)
+            else:
+                shapes.setdefault((tensor.shape, tensor.dtype), []).append(position)
+        for key in [key for key, members in shapes.items() if len(members) < 3]:
+            single.extend(shapes.pop(key))
+        cuts = [_rows(_there(tensors[position]), norm_type, dtype) for position in large]
+        stacked = sum(len(members) for members in shapes.values())
+        self._scratch = torch.empty(stacked + len(single) + sum(count for count, _ in cuts), dtype=dtype, device="cpu")
+        self._values = self._scratch.numpy()
+        order: list[int] = []
+        self._buckets = [self._bucket(shape, members, order) for (shape, _), members in shapes.items()]
+        self._single = single
+        self._single_out = self._scratch[len(order) : len(order) + len(single)]
+        order += single
+        at = len(order)
+        starts = list(range(at))
+        self._large: list[_Large] = []
+        for position, (count, cut) in zip(large, cuts, strict=True):
+            self._large.append(_Large(position, _there(tensors[position]).shape, cut, self._scratch[at : at + count]))
+            starts.append(at)
+            order.append(position)
+            at += count
+        self._starts = np.array(starts, dtype=np.intp) if large else None
+        self._order = np.array(order, dtype=np.intp)
+        numel = np.array([_there(tensors[i]).numel() for i in order], dtype=np.float64)
+        self._floor = np.sqrt(numel) * _SQUARE_FLOOR[dtype] if norm_type == 2.0 else np.zeros(len(order))
+
+    def measure(self, tensors: Sequence[Tensor | None], values: Float64) -> None:
+        """Write the norm of each of this group's tensors to its position in `values`."""
+        ordinal = self._norm_type
+        for bucket in self._buckets:
+            for positions, stacked, rows, out in bucket.pieces:
+                members = [tensors[i] for i in positions]
+                if _there(members[0]).shape != bucket.shape:
+                    raise _LayoutChanged
+                torch.stack(members, out=stacked)  # type: ignore[arg-type]
+                torch.linalg.vector_norm(rows, ordinal, 1, out=out)
+        if self._single:
+            members = [tensors[i] for i in self._single]
+            norms = torch._foreach_norm(members, ordinal, dtype=self._dtype)  # type: ignore[arg-type]
+            torch.stack(norms, out=self._single_out)
+        for item in self._large:
+            tensor = _there(tensors[item.position])
+            if tensor.shape != item.shape:
+                raise _LayoutChanged
+            item.rows(tensor, item.out)
+        found = self._combined()
+        suspect = (found <= self._floor) | (found == np.inf)
+        if suspect.any():
+            self._again(tensors, found, np.flatnonzero(suspect))
+        values[self._order] = found
+
+    def _combined(self) -> Float64:
+        """Rows to tensors, in float64."""
+        wide = self._values.astype(np.float64)
+        if self._starts is None:
+            return wide
+        with np.errstate(all="ignore"):
+            if self._norm_type == 2.0:
+                return np.sqrt(np.add.reduceat(np.square(wide), self._starts))
+            if self._norm_type == 1.0:
+                return np.add.reduceat(wide, self._starts)
+            return np.maximum.reduceat(wide, self._starts)
+
+    def _again(self, tensors: Sequence[Tensor | None], found: Float64, suspects: npt.NDArray[np.intp]) -> None:
+        """Zeros and infinities are mostly real: one pass finds the largest magnitudes, and the rest is done scaled."""
+        members = [_there(tensors[self._order[i]]) for i in suspects]
+        peaks = torch.stack(torch._foreach_norm(members, math.inf, dtype=self._dtype)).numpy()
+        for index, tensor, peak in zip(suspects, members, peaks, strict=True):
+            if peak == 0.0 or not np.isfinite(peak):
+                found[index] = peak
+            else:
+                found[index] = exact_norm(tensor, self._norm_type)
+
+    def _bucket(self, shape: torch.Size, members: Sequence[int], order: list[int]) -> _Bucket:
+        size = max(1, _STACK_BYTES // (max(1, shape.numel()) * self._dtype.itemsize))
+        space = torch.empty((min(size, len(members)), *shape), dtype=self._dtype, device="cpu")
+        pieces = []
+        for start in range(0, len(members), size):
+            positions = list(members[start : start + size])
+            stacked = space[: len(positions)]
+            out = self._scratch[len(order) : len(order) + len(positions)]
+            order.extend(positions)
+            pieces.append((positions, stacked, stacked.view(len(positions), -1), out))
+        return _Bucket(shape, tuple(pieces))
+
+
+def _rows(tensor: Tensor, norm_type: float, dtype: torch.dtype) -> tuple[int, Callable[[Tensor, Tensor], None]]:
+    """How to cut a large tensor into rows: their number, and the function that measures them into `out`."""
+    low, high = _ROW_RANGE
+    numel, shape = tensor.numel(), tensor.shape
+    if tensor.is_contiguous() and low <= shape[-1] <= high:
+        last = len(shape) - 1
+
+        def by_last(g: Tensor, out: Tensor) -> None:
+            torch.linalg.vector_norm(g, norm_type, last, dtype=dtype, out=out.view(g.shape[:-1]))
+
+        return numel // shape[-1], by_last
+
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    head = numel - numel % _ROW
+    count = head // _ROW + (1 if head < numel else 0)
+
+    def by_chunk(g: Tensor, out: Tensor) -> None:
+        flat = g.view(-1) if g.is_contiguous() else g.permute(order).reshape(-1)
+        torch.linalg.vector_norm(flat[:head].view(-1, _ROW), norm_type, 1, dtype=dtype, out=out[: head // _ROW])
+        if head < numel:
+            torch.linalg.vector_norm(flat[head:].view(1, -1), norm_type, 1, dtype=dtype, out=out[head // _ROW :])
+
+    return count, by_chunk
+
+
+def _accelerator_norms(tensors: Sequence[Tensor], norm_type: float) -> Tensor:
+    """Norms of non-empty tensors of one accelerator as a vector [len(tensors)] on it; nothing waits for it.
+
+    Accumulated in float64 (the multi-tensor kernel reads far slower than it adds), so no square over- or underflows;
+    in float32 where the device has no float64.
+    """
+    if capturing(tensors[0].device):
+        raise RuntimeError(
+            "gradients cannot be measured while a CUDA graph is captured; collect outside of the capture"
+        )
+    wide = torch.float32 if tensors[0].device.type == "mps" else torch.float64
+    ready = [_strided(t) for t in tensors]
+    by_dtype: dict[torch.dtype, list[int]] = {}
+    for index, tensor in enumerate(ready):
+        if tensor.is_complex() or not (tensor.is_floating_point() and tensor.dtype.itemsize >= 2):
+            ready[index] = tensor = tensor.abs() if tensor.is_complex() else tensor.to(torch.float32)
+        by_dtype.setdefault(tensor.dtype, []).append(index)
+    norms: list[Tensor] = [ready[0]] * len(ready)
+    for members in by_dtype.values():
+        for index, norm in zip(
+            members, torch._foreach_norm([ready[i] for i in members], norm_type, dtype=wide), strict=True
+        ):
+            norms[index] = norm
+    return torch.stack(norms).to(wide)
+
+
+def _strided(tensor: Tensor) -> Tensor:
+    """The stored values of a sparse tensor, each element once; a strided one as it is. The tensor is not changed."""
+    if tensor.layout == torch.strided:
+        return tensor
+    if tensor.layout == torch.sparse_coo:
+        return tensor.coalesce().values()
+    return tensor.values()
+
+
+def _there(tensor: Tensor | None) -> Tensor:
+    if tensor is None:
+        raise _LayoutChanged
+    return tensor
