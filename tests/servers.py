@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -25,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.waiting import until
 
 START_SECONDS = 90.0
 # A cold `mlflow server` migrates its database first: 10 to 15 s on an idle machine.
@@ -36,16 +37,6 @@ def free_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
         return port
-
-
-def poll(condition: Any, seconds: float = 30.0, pause: float = 0.05) -> Any:
-    """The first true result of `condition()`; its last result if there was none in time."""
-    deadline = time.monotonic() + seconds
-    while True:
-        result = condition()
-        if result or time.monotonic() > deadline:
-            return result
-        time.sleep(pause)
 
 
 def get(url: str, timeout: float = 30.0) -> bytes:
@@ -78,8 +69,7 @@ def server(command: list[str], health: str, log: Path, env: Mapping[str, str] | 
                 return False
             return True
 
-        if not poll(ready, START_SECONDS):
-            raise RuntimeError(f"{command[:3]} did not answer:\n{log.read_text()[-4000:]}")
+        until(ready, START_SECONDS, f"{command[:3]} answers")
         yield
     finally:
         with contextlib.suppress(ProcessLookupError):
@@ -112,7 +102,9 @@ class TensorBoardServer:
 
 
 @contextlib.contextmanager
-def run_tensorboard(logdir: Path, log: Path, *, reload_seconds: float = 1.0, fast: bool = True) -> Iterator[TensorBoardServer]:
+def run_tensorboard(
+    logdir: Path, log: Path, *, reload_seconds: float = 1.0, fast: bool = True
+) -> Iterator[TensorBoardServer]:
     """A `tensorboard` on `logdir` as users start it; `fast` is its default reader."""
     port = free_port()
     command = [
