@@ -17,6 +17,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _LARGEST_INT = 2**63 - 1
 _DEEPEST = 32
@@ -86,6 +88,8 @@ def _plain_object(value: Any, above: tuple[int, ...]) -> Any:
         return value.decode("utf-8", "replace").replace("\x00", "\ufffd")
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return _plain_array(value, above)
+    if isinstance(value, np.dtype) or type(value).__module__ == "torch":
+        return str(value)
     return _described(value, above)
 
 

@@ -45,6 +45,9 @@ def as_scalar(name: str, value: Any) -> float:
     if getattr(value, "size", None) is not None and getattr(value, "ndim", None):
         value = _only_element(name, value)
     try:
+        if hasattr(value, "item"):
+            # float() of a tensor that requires a gradient warns; a loss always does.
+            value = value.item()
         return float(value)
     except OverflowError:
         raise ValueError(f"metric {name!r} is too large for a float64: {_shown(value)}") from None

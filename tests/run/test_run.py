@@ -1,0 +1,350 @@
+"""`init` and `Run` in real scripts: what arrives, what happens at every kind of end, several runs, forks."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import scripts
+from tests.waiting import until
+from tracker_bridge.rundir import RunPaths, find_runs, load_manifest, load_state
+
+HEAD = """
+import os, signal, sys, threading, time
+import tracker_bridge as bridge
+BACKEND = {"jsonl": {"path": "{run_id}.jsonl"}}
+"""
+
+
+def only_run(folder: Path) -> RunPaths:
+    (paths,) = find_runs(folder / "tracker_bridge_runs")
+    return paths
+
+
+def output(folder: Path) -> Path:
+    return folder / f"{only_run(folder).root.name}.jsonl"
+
+
+def test_import_is_light() -> None:
+    """`import tracker_bridge` imports neither torch, numpy nor any SDK."""
+    code = "import sys, tracker_bridge; print(sorted({'torch','numpy','wandb','mlflow','neptune_scale','tensorboard',"
+    code += "'msgspec','rich','typer'} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_values_steps_params_tags_and_status_arrive(tmp_path: Path) -> None:
+    """A script in process mode, read back from what the backend stored."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+with bridge.init(backends=BACKEND, run_id="r1", project="nlp/bert", name="first", tags="a", params={"lr": 0.1}) as run:
+    for step in range(100):
+        run.log_metrics({"loss": 1.0 / (step + 1)}, step=step)
+    run.log_metrics({"next": 1})
+    run.add_tags({"k": "v"})
+    run.remove_tags("a")
+    run.log_params({"opt": {"name": "adam"}})
+    run.log_text("note", "hello", step=3)
+print(run.close().complete, run.close()["jsonl"].sent, run.close().command)
+""",
+    )
+    assert done.stderr == ""
+    assert done.stdout.split() == ["True", "109", "None"]
+    path = tmp_path / "r1.jsonl"
+    assert scripts.metrics(path, "loss") == [(step, 1.0 / (step + 1)) for step in range(100)]
+    assert scripts.metrics(path, "next") == [(100, 1.0)]
+    found = scripts.lines(path)
+    assert [line["params"] for line in found if "params" in line] == [{"lr": 0.1}, {"opt": {"name": "adam"}}]
+    assert [line["tags"] for line in found if "tags" in line][-1] == {"k": "v"}
+    assert scripts.statuses(path) == ["finished"]
+    assert load_manifest(only_run(tmp_path)).status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "code"),
+    [
+        ("", "finished", 0),
+        ("run.close()", "finished", 0),
+        ("sys.exit(0)", "finished", 0),
+        ("raise RuntimeError('boom')", "failed", 1),
+        ("os.kill(os.getpid(), signal.SIGINT); time.sleep(30)", "killed", -2),
+    ],
+)
+def test_end_without_close_delivers_everything_with_the_right_status(
+    tmp_path: Path, ending: str, status: str, code: int
+) -> None:
+    """A script that just ends, raises, or is interrupted loses nothing, and its own exit status is unchanged."""
+    done = scripts.run(
+        tmp_path, HEAD + f"run = bridge.init(backends=BACKEND)\nrun.log_metrics({{'loss': 1.0}}, step=5)\n{ending}\n"
+    )
+    assert done.returncode == code
+    assert scripts.metrics(output(tmp_path), "loss") == [(5, 1.0)]
+    assert scripts.statuses(output(tmp_path)) == [status]
+    assert load_manifest(only_run(tmp_path)).status == status
+    if status == "failed":
+        assert done.stderr.count("RuntimeError: boom") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [("ValueError('x')", "failed"), ("KeyboardInterrupt()", "killed"), ("SystemExit(3)", "failed")]
+)
+def test_context_manager_reports_and_raises_again(tmp_path: Path, error: str, status: str) -> None:
+    """An exception ends the run as failed, Ctrl-C as killed; both go on their way."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + f"""
+try:
+    with bridge.init(backends=BACKEND) as run:
+        run.log_metrics({{"loss": 1.0}})
+        raise {error}
+except BaseException as caught:
+    print(type(caught).__name__)
+""",
+    )
+    assert done.stdout.strip() == error.partition("(")[0]
+    assert scripts.statuses(output(tmp_path)) == [status]
+
+
+@pytest.mark.parametrize("how", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(0)", "signal.raise_signal(15)"])
+def test_a_vanished_script_is_delivered_and_ends_as_crashed(tmp_path: Path, how: str) -> None:
+    """SIGKILL, os._exit and SIGTERM right after a call returned: the record arrives, nobody stays behind."""
+    scripts.run(
+        tmp_path, HEAD + f"run = bridge.init(backends=BACKEND)\nrun.log_metrics({{'loss': 1.0}}, step=7)\n{how}\n"
+    )
+    paths = only_run(tmp_path)
+    until(lambda: load_state(paths, "jsonl").health == "closed", what="the delivery process finishes the run")
+    assert scripts.metrics(output(tmp_path), "loss") == [(7, 1.0)]
+    assert scripts.statuses(output(tmp_path)) == ["crashed"]
+    assert load_manifest(paths).status == "crashed"
+    until(lambda: not scripts.processes_of(tmp_path), what="no process is left")
+
+
+def test_sweeps_one_after_another_and_two_at_once_stay_apart(tmp_path: Path) -> None:
+    """Several runs in one process, in sequence and at the same time, do not mix."""
+    scripts.run(
+        tmp_path,
+        HEAD
+        + """
+for number in range(3):
+    with bridge.init(backends=BACKEND, run_id=f"seq{number}") as run:
+        run.log_metrics({"x": number})
+a = bridge.init(backends=BACKEND, run_id="a")
+b = bridge.init(backends=BACKEND, run_id="b")
+assert bridge.current() is b
+for step in range(10):
+    a.log_metrics({"x": 1.0}, step=step)
+    b.log_metrics({"x": 2.0}, step=step)
+b.close()
+assert bridge.current() is a
+""",
+    )
+    for number in range(3):
+        assert scripts.metrics(tmp_path / f"seq{number}.jsonl", "x") == [(0, float(number))]
+    assert scripts.metrics(tmp_path / "a.jsonl", "x") == [(step, 1.0) for step in range(10)]
+    assert scripts.metrics(tmp_path / "b.jsonl", "x") == [(step, 2.0) for step in range(10)]
+
+
+def test_without_main_guard_on_stdin_and_with_c(tmp_path: Path) -> None:
+    """Delivery needs no main guard and no file: scripts on standard input and `-c` work."""
+    code = HEAD + "run = bridge.init(backends=BACKEND, run_id=sys.argv[1])\nrun.log_metrics({'loss': 1.0}, step=1)\n"
+    for name, command in (("stdin", ["-", "stdin"]), ("c", ["-c", code, "c"])):
+        text = code if name == "stdin" else None
+        subprocess.run(
+            [sys.executable, *command], input=text, cwd=tmp_path, env=scripts.environment(), text=True, check=True
+        )
+        assert scripts.metrics(tmp_path / f"{name}.jsonl", "loss") == [(1, 1.0)]
+
+
+def test_forked_children_do_not_append_and_do_not_end_the_run(tmp_path: Path) -> None:
+    """A forked worker that logs, exits or raises leaves the parent's run alone."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+run = bridge.init(backends=BACKEND, run_id="r")
+run.log_metrics({"x": 0.0}, step=0)
+for ending in ("os._exit(0)", "sys.exit(0)", "raise ValueError"):
+    pid = os.fork()
+    if pid == 0:
+        sys.stderr = open(os.devnull, "w")
+        run.log_metrics({"x": 99.0}, step=99)
+        run.close()
+        exec(ending)
+    os.waitpid(pid, 0)
+run.log_metrics({"x": 1.0}, step=1)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert scripts.metrics(tmp_path / "r.jsonl", "x") == [(0, 0.0), (1, 1.0)]
+    assert scripts.statuses(tmp_path / "r.jsonl") == ["finished"]
+
+
+def test_threads_get_distinct_steps_and_lose_nothing(tmp_path: Path) -> None:
+    """Eight threads without steps: 800 values at 800 different steps."""
+    scripts.run(
+        tmp_path,
+        HEAD
+        + """
+run = bridge.init(backends=BACKEND, run_id="r")
+def work():
+    for _ in range(100):
+        run.log_metrics({"x": 1.0})
+threads = [threading.Thread(target=work) for _ in range(8)]
+for t in threads: t.start()
+for t in threads: t.join()
+""",
+    )
+    steps = [step for step, _ in scripts.metrics(tmp_path / "r.jsonl", "x")]
+    assert sorted(steps) == list(range(800))
+
+
+def test_resume_continues_the_run(tmp_path: Path) -> None:
+    """A re-queued job with the same id goes on: same tracker run, steps continue, one run directory."""
+    text = (
+        HEAD
+        + "run = bridge.init(backends=BACKEND, run_id='r')\nrun.log_metrics({'x': 1.0})\nrun.log_metrics({'x': 2.0})\n"
+    )
+    scripts.run(tmp_path, text + "os.kill(os.getpid(), signal.SIGKILL)\n")
+    done = scripts.run(tmp_path, text)
+    assert done.returncode == 0, done.stderr
+    paths = only_run(tmp_path)
+    assert scripts.metrics(tmp_path / "r.jsonl", "x") == [(0, 1.0), (1, 2.0), (2, 1.0), (3, 2.0)]
+    assert load_manifest(paths).attempt == 2
+    assert load_manifest(paths).status == "finished"
+    refused = scripts.run(tmp_path, text)
+    assert refused.returncode == 1
+    assert "run 'r'" in refused.stderr
+    assert "pass resume=True to continue it" in refused.stderr
+    scripts.run(tmp_path, text.replace("run_id='r'", "run_id='r', resume=True"))
+    assert [step for step, _ in scripts.metrics(tmp_path / "r.jsonl", "x")] == list(range(6))
+
+
+def test_a_run_that_is_being_written_is_refused(tmp_path: Path) -> None:
+    """Two processes must not append to one journal."""
+    with scripts.start(
+        tmp_path, HEAD + "run = bridge.init(backends='none', run_id='r')\nprint('up', flush=True)\ntime.sleep(60)\n"
+    ) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "up\n"
+        second = scripts.run(tmp_path, HEAD + "bridge.init(backends='none', run_id='r')\n")
+        first.send_signal(signal.SIGKILL)
+    assert second.returncode == 1
+    assert "is still being written by process" in second.stderr
+
+
+def test_a_place_that_cannot_be_written_costs_no_training(tmp_path: Path) -> None:
+    """A queue directory that cannot be made is told once, and the run goes elsewhere."""
+    (tmp_path / "file").write_text("")
+    elsewhere = tmp_path / "tmp"
+    elsewhere.mkdir()
+    done = scripts.run(
+        tmp_path,
+        HEAD + "run = bridge.init(backends=BACKEND, run_id='r', dir='file/queue')\nrun.log_metrics({'x': 1.0})\n",
+        TMPDIR=str(elsewhere),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no run directory can be made in" in done.stderr
+    assert scripts.metrics(tmp_path / "r.jsonl", "x") == [(0, 1.0)]
+
+
+def test_a_dead_delivery_process_is_started_again(tmp_path: Path) -> None:
+    """SIGKILL to the delivery process during the run loses nothing and is mended by itself."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+run = bridge.init(backends=BACKEND, run_id="r")
+run.log_metrics({"x": 0.0}, step=0)
+assert run.flush(20)
+os.kill(run._channel._process.pid, signal.SIGKILL)
+run._channel._process._process.wait()
+deadline = time.monotonic() + 20
+step = 1
+while run._channel._restarts == 0 and time.monotonic() < deadline:
+    run.log_metrics({"x": 1.0}, step=step); step += 1; time.sleep(0.05)
+print(step)
+""",
+    )
+    steps = int(done.stdout)
+    assert [step for step, _ in scripts.metrics(tmp_path / "r.jsonl", "x")] == list(range(steps))
+    assert scripts.statuses(tmp_path / "r.jsonl") == ["finished"]
+
+
+def test_other_ranks_have_the_same_methods_and_write_nothing(tmp_path: Path) -> None:
+    """Rank 1 of torchrun holds a run that accepts everything and leaves no trace."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+run = bridge.init(backends=BACKEND)
+run.log_metrics({"x": 1.0}); run.log_params({"a": 1}); run.add_tags("t"); run.log_text("a", "b")
+run.log_artifact(__file__); run.flush(); print(run.urls, run.dir, dict(run.close()))
+""",
+        RANK="1",
+        WORLD_SIZE="2",
+    )
+    assert done.stdout.strip() == "{} None {}"
+    assert not (tmp_path / "tracker_bridge_runs").exists()
+
+
+def test_misuse_raises_and_logs_nothing(tmp_path: Path) -> None:
+    """A wrong key or value is a clear error that names it; the run goes on."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+run = bridge.init(backends=BACKEND, run_id="r")
+for call in (
+    lambda: run.log_metrics([1]), lambda: run.log_metrics({1: 2.0}), lambda: run.log_metrics({"a": "x"}),
+    lambda: run.log_metrics({"a": 1.0}, step="x"), lambda: run.log_params(3), lambda: run.add_tags(3),
+    lambda: run.log_artifact("missing"), lambda: run.close("done"),
+    lambda: run.log_histogram("h", [1, 2], [0, 1]),
+):
+    try:
+        call()
+        print("no error")
+    except (TypeError, ValueError) as error:
+        print(error)
+run.log_metrics({"ok": 1.0}, step=0)
+""",
+    )
+    printed = done.stdout.splitlines()
+    assert "no error" not in printed
+    assert len(printed) == 9
+    assert "names must be text, not int (1)" in printed[1]
+    assert "metric 'a' must be a number" in printed[2]
+    assert scripts.metrics(tmp_path / "r.jsonl", "ok") == [(0, 1.0)]
+
+
+def test_thread_mode_delivers_with_the_same_couriers(tmp_path: Path) -> None:
+    """`delivery.mode: thread` needs no other process and delivers at exit too."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+run = bridge.init({"backends": BACKEND, "delivery": {"mode": "thread"}, "run_id": "r"})
+for step in range(10):
+    run.log_metrics({"x": 1.0}, step=step)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(scripts.metrics(tmp_path / "r.jsonl", "x")) == 10
+    assert scripts.statuses(tmp_path / "r.jsonl") == ["finished"]
+
+
+def test_late_logging_is_told_once_and_changes_nothing(tmp_path: Path) -> None:
+    """What is logged after close() is not kept, and says so once."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + "run = bridge.init(backends=BACKEND, run_id='r')\nrun.close()\nrun.log_metrics({'x': 1})\nrun.log_metrics({'x': 1})\n",
+    )
+    assert done.stderr.count("what is logged after close() is not kept") == 1
+    assert scripts.metrics(tmp_path / "r.jsonl", "x") == []
