@@ -1,4 +1,4 @@
-"""MLflow through `MlflowClient.log_batch`, always synchronous and by run id, never the fluent API with its global state.
+"""MLflow through `MlflowClient.log_batch`, always synchronous and by run id, never the fluent API and its globals.
 
 How items become calls is told in `_run`, what an error means in `_answers`. This package may import the public
 contract `tracker_bridge.adapter` only.

@@ -226,7 +226,7 @@ class RunWriter:
         elif isinstance(item, TagsItem):
             self._write_tags(item)
         elif isinstance(item, TextItem):
-            self._log_text(item, _stepped(f"texts/{item.name}", item.step, ".txt"), item.text)
+            self._log_text(item, self._path("texts", item.name, item.step, ".txt"), item.text)
         elif isinstance(item, HistogramItem):
             content = {
                 "name": item.name,
@@ -235,12 +235,12 @@ class RunWriter:
                 "edges": item.edges.tolist(),
                 "counts": item.counts.tolist(),
             }
-            self._log_text(item, _stepped(f"histograms/{item.name}", item.step, ".json"), json.dumps(content))
+            self._log_text(item, self._path("histograms", item.name, item.step, ".json"), json.dumps(content))
         elif isinstance(item, AlertItem):
             tag = RunTag(own_key("alert", item.rule), cut(f"step {item.step}: {item.title}", LONGEST_TAG))
             self._client.log_batch(self._id, tags=[tag], synchronous=True)
             text = f"{item.severity}: {item.title}\n\n{item.text}\n"
-            self._log_text(item, _stepped(f"alerts/{item.rule}", item.step, ".txt"), text)
+            self._log_text(item, self._path("alerts", item.rule, item.step, ".txt"), text)
         elif isinstance(item, ArtifactItem):
             self._log_file(item)
 
@@ -272,10 +272,10 @@ class RunWriter:
 
     def _log_text(self, item: Item, path: str, text: str) -> None:
         clean = text.encode("utf-8", "replace").decode()
-        self._log_artifact(item, lambda: self._client.log_text(self._id, clean, self._artifact_names(path)))
+        self._log_artifact(item, lambda: self._client.log_text(self._id, clean, path))
 
     def _log_file(self, item: ArtifactItem) -> None:
-        target = Path(self._artifact_names(_stepped(item.name, item.step, "")))
+        target = Path(self._file_path(item.name, item.step))
         folder = None if target.parent == Path() else str(target.parent)
 
         def send() -> None:
@@ -292,6 +292,21 @@ class RunWriter:
                 self._client.log_artifact(self._id, str(copy), folder)
 
         self._log_artifact(item, send)
+
+    def _path(self, folder: str, name: str, step: float | None, suffix: str) -> str:
+        """Where a text of the adapter's own goes: `folder/name.txt`, or `folder/name/<step>.txt`."""
+        place = f"{folder}/{self._artifact_names(name)}"
+        return place + suffix if step is None else f"{place}/{_digits(step)}{suffix}"
+
+    def _file_path(self, name: str, step: float | None) -> str:
+        """Where a logged file goes: its name, with the step in front of the last part."""
+        stem, dot, ending = name.rpartition(".")
+        keeps_ending = stem and ending.isalnum() and ending.isascii()
+        path = self._artifact_names(stem) + dot + ending if keeps_ending else self._artifact_names(name)
+        if step is None:
+            return path
+        folder, slash, last = path.rpartition("/")
+        return f"{folder}{slash}{_digits(step)}-{last}"
 
     def _log_artifact(self, item: Item, send: Callable[[], object]) -> None:
         """Run `send`. An artifact store that fails while the server answers does not hold up everything for ever."""
@@ -332,14 +347,8 @@ def _by_series(rows: Sequence[Row]) -> list[Point]:
     return [point for name in sorted(first) for point in first[name]]
 
 
-def _stepped(path: str, step: float | None, suffix: str) -> str:
-    if step is None:
-        return path + suffix
-    number = f"{step:012d}" if isinstance(step, int) else str(step)
-    if suffix:
-        return f"{path}/{number}{suffix}"
-    folder, slash, name = path.rpartition("/")
-    return f"{folder}{slash}{number}-{name}"
+def _digits(step: float) -> str:
+    return f"{step:012d}" if isinstance(step, int) else str(step)
 
 
 def _merge(known: dict[str, Any], new: Any) -> None:
