@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -97,6 +99,8 @@ def _decode(kind: type[Any], value: Any) -> Any:
 def _mismatch(leaf: Leaf, kind: Any, message: str, secret: bool) -> ConfigError:
     complaint, _, place = message.partition(" - at `")
     inner = place.removeprefix("key in ").strip("`").removeprefix("$")
+    if inner.startswith("[...]") and isinstance(leaf.value, dict):
+        leaf, kind, inner = _entry(leaf, kind)
     value = _at(leaf.value, inner)
     secret = secret or is_secret_key(inner)
     stray = _UNKNOWN_FIELD.match(complaint)
@@ -111,6 +115,17 @@ def _mismatch(leaf: Leaf, kind: Any, message: str, secret: bool) -> ConfigError:
         hint = f'; write it in quotes: "{value}"'
     key = f"{leaf.key or ''}{inner}" or None
     return ConfigError(f"found {_shown(value, secret)}, expected {wanted}{hint}", origin=leaf.origin, key=key)
+
+
+def _entry(leaf: Leaf, kind: Any) -> tuple[Leaf, Any, str]:
+    """The first entry of a mapping that does not fit, as a leaf of its own."""
+    inner = typing.get_args(kind)[1]
+    for name, item in leaf.value.items():
+        try:
+            msgspec.convert({name: item}, type=kind, strict=not leaf.untyped)
+        except msgspec.ValidationError:
+            return dataclasses.replace(leaf, value=item, key=f"{leaf.key or ''}.{name}"), inner, ""
+    return leaf, kind, ""
 
 
 def _shown(value: Any, secret: bool) -> str:

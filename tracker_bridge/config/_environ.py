@@ -48,7 +48,8 @@ def environment_layer(
     names = {fold(name): name for name in (*kinds, *configured, *(backends or ()))}
     values: dict[KeyPath, Leaf] = {}
     present: set[str] = set()
-    for variable, value in variables.items():
+    # What names a whole option comes before what names a part of it.
+    for variable, value in sorted(variables.items(), key=lambda item: item[0].count("__")):
         parts = [fold(part) for part in variable[len(PREFIX) :].split("__")]
         if len(parts) == 1:
             for path, item in _plain(variable, parts[0], value):
@@ -71,7 +72,7 @@ def environment_layer(
                 ),
                 origin=variable,
             )
-    return Layer(values, backends, frozenset(present))
+    return Layer(values, backends, listed or "", frozenset(present))
 
 
 def _plain(variable: str, key: str, value: str) -> list[tuple[KeyPath, str | None]]:

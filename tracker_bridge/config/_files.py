@@ -54,6 +54,8 @@ def _parse_yaml(text: str, origin: str) -> Any:
         mark = error.problem_mark or error.context_mark
         place = origin if mark is None else f"{origin}:{mark.line + 1}:{mark.column + 1}"
         problem = (error.problem or error.context or "syntax error").splitlines()[0]
+        # The complaint about a repeated key quotes both values, which may be secrets.
+        problem = problem.partition(" with value ")[0]
         raise ConfigError(f"not valid YAML: {problem}", origin=place) from None
     except (YAMLError, ValueError, RecursionError) as error:
         problem = getattr(error, "reason", None) or str(error) or type(error).__name__

@@ -5,6 +5,9 @@ Only shapes are looked at here (which keys exist, what is a mapping); types are 
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +16,7 @@ from typing import Any, Union
 import msgspec
 
 from tracker_bridge.config._source import plain
-from tracker_bridge.config._text import KeyPath, found, key_text, unknown
+from tracker_bridge.config._text import KeyPath, fold, found, key_text, unknown
 from tracker_bridge.config._types import BackendConfig, DeliveryConfig, GradientsConfig, QueueConfig, RouteConfig
 from tracker_bridge.errors import ConfigError
 
@@ -54,10 +57,15 @@ Tree = dict[str, Union["Tree", Leaf]]  # type: ignore[misc,unused-ignore]
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """What one source says. `backends`: the names that it lists (None: no list); `present`: the sections it opens."""
+    """What one source says.
+
+    `backends`: the names that it lists (None: no list), `listed_by` what an error calls that list. `present`: the
+    sections it opens.
+    """
 
     values: Mapping[KeyPath, Leaf]
     backends: tuple[str, ...] | None = None
+    listed_by: str = ""
     present: frozenset[str] = frozenset()
 
 
@@ -100,7 +108,7 @@ def layer_of(tree: Mapping[str, Any], origin: str, *, interpolated: bool) -> Lay
                 put((key, name), plain(setting))
         else:
             put((key,), value)
-    return Layer(values, backends, frozenset(present))
+    return Layer(values, backends, origin, frozenset(present))
 
 
 def overlay(layers: Iterable[Layer]) -> Tree:
@@ -165,8 +173,6 @@ def listed_keys(mapping: Mapping[Any, Any]) -> str:
 
 
 def _check_backend_name(name: Any, entries: Mapping[str, Any], origin: str) -> None:
-    from tracker_bridge.config._text import fold
-
     if not isinstance(name, str) or not BACKEND_NAME.fullmatch(name):
         raise ConfigError(
             f"found {found(name)} as the name of a backend, expected up to 64 letters, digits, '-', '_' and '.', "
@@ -248,18 +254,30 @@ def _forget_other_kind(tree: Tree, layer: Layer, name: str) -> None:
 
 def _set(tree: Tree, path: KeyPath, leaf: Leaf) -> None:
     for part in path[:-1]:
+        part = _spelled(tree, part, leaf)
         child = tree.get(part)
         if isinstance(child, Leaf):
-            child = _opened(child) if isinstance(child.value, dict) else None
+            child = _opened(child)
         if child is None:
             child = {}
         tree[part] = child
         tree = child
-    tree[path[-1]] = leaf
+    tree[_spelled(tree, path[-1], leaf)] = leaf
 
 
-def _opened(leaf: Leaf) -> Tree:
+def _spelled(tree: Tree, part: str, leaf: Leaf) -> str:
+    # Environment variables are in one case; a key that is there already says how it is written.
+    return next((name for name in tree if leaf.untyped and fold(name) == fold(part)), part)
+
+
+def _opened(leaf: Leaf) -> Tree | None:
+    value = leaf.value
+    if leaf.untyped and isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = json.loads(value)
+    if not isinstance(value, dict):
+        return None
     return {
-        name: Leaf(value, leaf.origin, f"{leaf.key}.{name}", interpolated=leaf.interpolated)
-        for name, value in leaf.value.items()
+        name: dataclasses.replace(leaf, value=item, key=leaf.key and f"{leaf.key}.{name}")
+        for name, item in value.items()
     }

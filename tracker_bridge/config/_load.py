@@ -174,22 +174,15 @@ def secret_environ(config: Config) -> dict[str, str]:
     hidden = redact(config)["backends"]
     variables: dict[str, str] = {}
     for backend in config.backends:
-        prefix = f"TRACKER_BRIDGE_{re.sub('[.-]', '_', backend.name).upper()}"
-        _collect_hidden(hidden[backend.name], backend.options, prefix, variables)
+        for option, value in backend.options.items():
+            if _is_hidden(hidden[backend.name][option]):
+                text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+                variables[_option_variable(backend.name, option)] = text
     return variables
 
 
-def _collect_hidden(hidden: Any, value: Any, name: str, variables: dict[str, str]) -> None:
-    if isinstance(hidden, Mapping):
-        for key, item in hidden.items():
-            if isinstance(value, Mapping) and key in value:
-                _collect_hidden(item, value[key], f"{name}__{key.upper()}", variables)
-    elif HIDDEN in _texts(hidden):
-        variables[name] = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _texts(value: Any) -> str:
-    return "\0".join(_texts(item) for item in value) if isinstance(value, list) else str(value)
+def _option_variable(backend: str, option: str) -> str:
+    return f"TRACKER_BRIDGE_{fold(backend)}__{fold(option)}".upper()
 
 
 def _environment(environ: Mapping[str, str], *others: Layer) -> Layer:
@@ -325,7 +318,7 @@ def _section_value(path: KeyPath, field: msgspec.structs.FieldInfo, leaf: Leaf) 
 
 
 def _adapter(name: str, kind: str, declared: Leaf | None, layers: list[Layer], origin: str) -> Any:
-    where = _origin_of_backend(name, layers, origin)
+    where = _origin_of_list(layers, origin)
     key = key_text(("backends", name)) if declared is None else declared.key
     if declared is not None:
         where = declared.origin
@@ -351,14 +344,8 @@ def _adapter(name: str, kind: str, declared: Leaf | None, layers: list[Layer], o
     return cls
 
 
-def _origin_of_backend(name: str, layers: list[Layer], origin: str) -> str:
-    for layer in reversed(layers):
-        if layer.backends is not None and name in layer.backends:
-            for path, leaf in layer.values.items():
-                if path[:1] == ("backends",) and path[1] == name:
-                    return leaf.origin
-            break
-    return origin
+def _origin_of_list(layers: list[Layer], origin: str) -> str:
+    return next((layer.listed_by for layer in reversed(layers) if layer.backends is not None), origin) or origin
 
 
 def _options(name: str, kind: str, options_type: type[Any], leaves: Mapping[str, Leaf], origin: str) -> dict[str, Any]:
@@ -368,10 +355,9 @@ def _options(name: str, kind: str, options_type: type[Any], leaves: Mapping[str,
         if key not in fields:
             raise leaf.error(unknown(f"unknown option of the {kind} adapter", key, fields, "Valid options"))
         if _is_hidden(leaf.value):
-            variable = f"TRACKER_BRIDGE_{re.sub('[.-]', '_', name).upper()}__{key.upper()}"
             raise leaf.error(
                 f"backend {name!r} needs this secret, which is not kept in {leaf.origin}; "
-                f"set the environment variable {variable}"
+                f"set the environment variable {_option_variable(name, key)}"
             )
         value = convert(leaf, fields[key].type)
         options[key] = msgspec.to_builtins(value, str_keys=False, enc_hook=_keep) if leaf.untyped else leaf.value

@@ -15,6 +15,7 @@ import msgspec
 KeyPath = tuple[str, ...]
 
 _LONGEST_SHOWN = 60
+_SHORTEST_BEGINNING = 3
 _WORDS: dict[Any, str] = {
     str: "text",
     int: "a whole number",
@@ -35,7 +36,8 @@ def key_text(path: KeyPath) -> str:
 def nearest(word: str, valid: Iterable[str]) -> str:
     """`; did you mean 'x'?`, or nothing if no valid word is near."""
     by_folded = {fold(candidate): candidate for candidate in valid}
-    near = get_close_matches(fold(word), by_folded, n=1, cutoff=0.6)
+    begun = [name for name in by_folded if name.startswith(fold(word)) and len(word) >= _SHORTEST_BEGINNING]
+    near = get_close_matches(fold(word), by_folded, n=1, cutoff=0.6) or begun
     return f"; did you mean {by_folded[near[0]]!r}?" if near else ""
 
 
@@ -92,7 +94,8 @@ def describe_type(kind: Any) -> str:
         inner = [argument for argument in arguments if argument is not ...]
         return "a list" if not inner or inner[0] is Any else f"a list of {_each(inner[0])}"
     if isinstance(base, type) and issubclass(base, Mapping):
-        return "a mapping"
+        plain = not arguments or arguments[1] is Any
+        return "a mapping" if plain else f"a mapping from {' to '.join(map(describe_type, arguments))}"
     return _WORDS.get(kind) or f"a {getattr(kind, '__qualname__', kind)}"
 
 
