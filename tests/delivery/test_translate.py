@@ -233,3 +233,12 @@ def test_partial_tables_make_no_totals_and_scopes_keep_theirs_apart() -> None:
     scoped = msgspec.structs.replace(TABLE, scope="generator")
     items, _ = translate(scoped, vector(0, [3.0, 4.0, 0.0, 0.0]), group_by="total")
     assert points(items)["gradients/generator/total_norm"] == [(0, 5.0)]
+
+
+def test_grouping_is_the_routes_else_the_scripts_else_the_configured_one() -> None:
+    """A backend's route wins over what `watch` said, which wins over the configuration."""
+    scripted = msgspec.structs.replace(TABLE, group_by="total")
+    record = vector(0, [3.0, 4.0, 1.0, 2.0])
+    assert "gradients/head" in points(translate(scripted, record, group_by="block")[0])
+    assert "gradients/layer.0" not in points(translate(scripted, record, default_group_by="block")[0])
+    assert "gradients/head" in points(translate(TABLE, record, default_group_by="block")[0])

@@ -343,8 +343,7 @@ def test_late_logging_is_told_once_and_changes_nothing(tmp_path: Path) -> None:
     """What is logged after close() is not kept, and says so once."""
     done = scripts.run(
         tmp_path,
-        HEAD
-        + "run = bridge.init(backends=BACKEND, run_id='r')\nrun.close()\nrun.log_metrics({'x': 1})\nrun.log_metrics({'x': 1})\n",
+        HEAD + "run = bridge.init(backends=BACKEND, run_id='r')\nrun.close()\n" + "run.log_metrics({'x': 1})\n" * 2,
     )
     assert done.stderr.count("what is logged after close() is not kept") == 1
     assert scripts.metrics(tmp_path / "r.jsonl", "x") == []

@@ -48,12 +48,13 @@ def make_adapter(backend: BackendConfig) -> Adapter[Any]:
 
 
 def make_route(route: RouteConfig, group_by: str) -> Route:
-    """The backend's route; `group_by` is what holds where the route has none of its own."""
+    """The backend's route; `group_by` is what holds where neither the route nor the script says."""
     return Route(
         include=route.include,
         exclude=route.exclude,
         every_n_steps=route.every_n_steps,
-        group_by=route.group_by or group_by,
+        group_by=route.group_by,
+        default_group_by=group_by,
         prefix=route.prefix,
         rename=route.rename,
     )

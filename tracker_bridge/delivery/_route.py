@@ -14,13 +14,15 @@ class Route:
 
     `include`/`exclude`: globs (or `re:` regular expressions) on series names; a series goes if it matches any include
     (no include: all) and no exclude. `every_n_steps` and `group_by` apply to norm vectors: the first vector in each
-    window of n steps goes. `prefix` is put before every series name after `rename` (exact name -> name).
+    window of n steps goes; the grouping is this route's, else the script's own, else `default_group_by`. `prefix` is
+    put before every series name after `rename` (exact name -> name).
     """
 
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     every_n_steps: int = 1
-    group_by: str = "parameter"
+    group_by: str | None = None
+    default_group_by: str = "parameter"
     prefix: str = ""
     rename: Mapping[str, str] = field(default_factory=dict)
 

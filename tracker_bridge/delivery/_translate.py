@@ -157,7 +157,8 @@ class Translator:
         grouping = self._groupings.get(record.table)
         if grouping is None:
             # One record of a partial table holds only some of a group's members, which make no group norm.
-            group_by = "parameter" if table.partial else self._route.group_by
+            wanted = self._route.group_by or table.group_by or self._route.default_group_by
+            group_by = "parameter" if table.partial else wanted
             grouping = self._groupings[record.table] = group_slots(table, group_by)
         values = unpack_values(record.values)
         present = unpack_mask(record.present, len(values))

@@ -74,6 +74,8 @@ class SeriesTable(Record, frozen=True, array_like=True, tag=5):
     are then `<kind>/<scope>/total_norm` and so on. Empty: the whole model."""
     partial: bool = False
     """Each record holds only some of the slots, in turn: no total and no group norm can be computed from one record."""
+    group_by: str = ""
+    """How the script wants these grouped (`block`, or `custom` for a callable); empty: as configured."""
 
 
 class NormVector(Record, frozen=True, array_like=True, tag=6):

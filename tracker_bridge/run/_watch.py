@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tracker_bridge.collector import GradientNormCollector
     from tracker_bridge.run._run import Run
 
+GROUPINGS = ("parameter", "module", "block", "total")
+
 _FROM_CONFIG = ("every_n_steps", "include", "exclude", "parts", "norm_type", "rotate")
 
 
@@ -61,8 +63,9 @@ class Tables:
 class NormSink:
     """Appends one collector's norms to one run; `name` tells apart the models of one script."""
 
-    def __init__(self, tables: Tables, pending: PendingRecords, append: Any, name: str) -> None:
-        self._tables, self._pending, self._append, self._name = tables, pending, append, name
+    def __init__(self, tables: Tables, pending: PendingRecords, append: Any, name: str, group_by: str) -> None:
+        self._tables, self._pending, self._append = tables, pending, append
+        self._name, self._group_by = name, group_by
 
     def __call__(self, norms: Norms) -> None:
         """Take the norms of one step."""
@@ -70,7 +73,7 @@ class NormSink:
         kind = f"{table.kind}/{self._name}" if self._name else table.kind
         number, new = self._tables.number(table, kind)
         if new is not None:
-            self._append(msgspec.structs.replace(new, time_ns=norms.time_ns))
+            self._append(msgspec.structs.replace(new, time_ns=norms.time_ns, group_by=self._group_by))
         if norms.is_ready():
             self._append(norms.to_record(number))
         else:
@@ -100,7 +103,13 @@ def watch(
     if run._gradients is not None:
         for key in _FROM_CONFIG:
             given.setdefault(key, getattr(run._gradients, key))
-    sink = NormSink(run._tables, run._pending, run._append, _free_name(run, name, model))
+    group_by = given.get("group_by")
+    if isinstance(group_by, str):
+        if group_by not in GROUPINGS:
+            raise ValueError(f"group_by must be one of {', '.join(GROUPINGS)} or a callable, not {group_by!r}")
+        del given["group_by"]
+    grouping = group_by if isinstance(group_by, str) else "custom" if group_by else ""
+    sink = NormSink(run._tables, run._pending, run._append, _free_name(run, name, model), grouping)
     collector = GradientNormCollector(model, sink=sink, **given)
     if run._next_collector_step is not None and "step" not in given:
         collector.step = run._next_collector_step
