@@ -259,7 +259,9 @@ def test_both_roads_agree_with_protobuf(tmp_path_factory: pytest.TempPathFactory
         for name, value in parsed.append.items():
             series = expected.setdefault(name, [])
             if parsed.HasField("step"):
-                step = parsed.step.whole + parsed.step.micro / 1e6 if parsed.step.micro else parsed.step.whole
+                step = parsed.step.whole
+                if parsed.step.micro:
+                    step = (step * 10**6 + parsed.step.micro) / 10**6
             else:
                 step = int(series[-1][0]) + 1 if series else 0
             series.append((step, value.float64))

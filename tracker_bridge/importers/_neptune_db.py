@@ -26,6 +26,7 @@ from tracker_bridge.importers._neptune_wire import (
     Create,
     FileRef,
     Update,
+    exact_step,
     parse_create,
     parse_update,
     quick_appends,
@@ -237,7 +238,7 @@ class _Reader:
         times, values = quick.time_ns[low:high], quick.values[low:high]
         self._last_ns = max(self._last_ns, int(times.max()))
         if quick.micro[low:high].any():
-            steps = list(map(_step, quick.whole[low:high].tolist(), quick.micro[low:high].tolist()))
+            steps = list(map(exact_step, quick.whole[low:high].tolist(), quick.micro[low:high].tolist()))
             self._last_step.update(zip(names, steps, strict=True))
             for time_ns, step, key, value in zip(times.tolist(), steps, names, values.tolist(), strict=True):
                 yield Metrics(time_ns, step, {key: value})
@@ -249,7 +250,7 @@ class _Reader:
         values = quick_appends(quick.data, int(quick.body[index]), int(quick.ends[index]), self._name)
         if not values:
             return None
-        return Metrics(int(quick.time_ns[index]), _step(int(quick.whole[index]), int(quick.micro[index])), values)
+        return Metrics(int(quick.time_ns[index]), exact_step(int(quick.whole[index]), int(quick.micro[index])), values)
 
     def _operation(self, path: Path, row: tuple[Any, ...]) -> Iterator[Record]:
         sequence, timestamp, kind, blob = row
@@ -399,10 +400,6 @@ def _batches(cursor: sqlite3.Cursor) -> Iterator[list[tuple[Any, ...]]]:
             batch, size = [], 0
     if batch:
         yield batch
-
-
-def _step(whole: int, micro: int) -> Step:
-    return whole if micro == 0 else whole + micro / 1_000_000
 
 
 def _milliseconds(value: Any) -> int:

@@ -264,7 +264,12 @@ def _step(data: bytes) -> Step:
             whole = as_int(value)
         elif number == 2:
             micro = as_int(value)
-    return whole if micro == 0 else whole + micro / _MICRO
+    return exact_step(whole, micro)
+
+
+def exact_step(whole: int, micro: int) -> Step:
+    """A step of whole plus millionths, rounded once (so 1.7 is 1.7)."""
+    return whole if micro == 0 else (whole * _MICRO + micro) / _MICRO
 
 
 def _timestamp(data: bytes) -> int:
