@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tracker_bridge import registry
-from tracker_bridge.adapter import Adapter, Capabilities
+from tracker_bridge.adapter import CONTRACT_VERSION, Adapter, Capabilities
 from tracker_bridge.cli._options import JsonOption
 from tracker_bridge.cli._output import cell, facts, make_table, print_json, stdout, visible
 from tracker_bridge.cli._sdk import install_command, requirements
@@ -35,7 +35,7 @@ def backends(
         raise UsageError(registry.unknown_kind(adapter))
     described = [describe_adapter(kind) for kind in (kinds if adapter is None else (adapter,))]
     if json:
-        print_json({"adapters": described})
+        print_json({"contract_version": CONTRACT_VERSION, "adapters": described})
     elif adapter is not None:
         _print_one(stdout(), described[0])
     else:
