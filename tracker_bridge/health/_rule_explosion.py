@@ -1,0 +1,48 @@
+"""Explosion: the total grows and goes on growing, or early layers get far more gradient than late ones."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tracker_bridge.health._config import HealthConfig
+from tracker_bridge.health._layers import number, span
+from tracker_bridge.health._state import Finding, Layers, TableState
+from tracker_bridge.health._window import RECENT
+
+RULE = "explosion"
+
+
+def check(state: TableState, layers: Layers, config: HealthConfig, learning: bool) -> Finding | None:
+    """To be called when the baseline was refreshed. `learning`: whether the loss is falling."""
+    window = state.window
+    if window.count < config.warm_up + RECENT:
+        return None
+    recent = window.recent()
+    half = RECENT // 2
+    middle = np.median(recent, axis=1)
+    growth = middle - window.before
+    needed = math.log(config.explosion_ratio_learning if learning else config.explosion_ratio)
+    rising = float(np.median(recent[-1, half:])) > float(np.median(recent[-1, :half]))
+    # A network that fits its data has norms near zero, which any hard batch multiplies; not above where it began.
+    above_start = state.early is None or float(middle[-1]) > float(state.early[-1])
+    if float(growth[-1]) < needed or not rising or not above_start:
+        state.exploding = state.exploding and float(growth[-1]) > math.log(2)
+        return None
+    if state.exploding:
+        return None
+    state.exploding = True
+    ranked = np.argsort(-growth[:-1], kind="stable")[:20]
+    culprits = tuple(layers.names[slot] for slot in ranked)
+    now, baseline = math.exp(float(middle[-1])), math.exp(float(window.before[-1]))
+    evidence = {"total": now, "baseline": baseline, "ratio": now / baseline, "samples": RECENT}
+    return Finding(
+        RULE,
+        "error",
+        f"Gradients are exploding: the norm has grown {number(now / baseline)} times and goes on",
+        f"Median norm of the last {RECENT} samples {number(now)}, before them {number(baseline)}; fastest: "
+        f"{span(culprits)}.",
+        culprits,
+        evidence,
+    )
