@@ -8,7 +8,8 @@ from tracker_bridge.journal._entries import Entry, Gap, GapReason, Item
 from tracker_bridge.journal._errors import JournalError, WriterBusyError
 from tracker_bridge.journal._position import Position
 from tracker_bridge.journal._reader import JournalReader, scan
-from tracker_bridge.journal._writer import JournalWriter, WhenFull
+from tracker_bridge.journal._store import WhenFull
+from tracker_bridge.journal._writer import JournalWriter
 
 __all__ = [
     "Definitions",

@@ -1,6 +1,7 @@
 """Bytes of a segment. Knows the layout only: touches no file and decodes no record.
 
-A segment is a header of 64 bytes and then frames, each at a multiple of 8 bytes, all integers little-endian:
+A segment is a header of 64 bytes (all zeros until the segment begins) and then frames, each at a multiple of 8 bytes.
+All integers are little-endian. A frame:
 
     0  u32 length of the payload; 0 = nothing here yet, 0xFFFFFFFF = seal (no payload; `sequence` is the next one)
     4  u32 check: crc32 of the payload, XORed with both halves of the sequence
@@ -17,7 +18,6 @@ import hashlib
 import struct
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 
 from tracker_bridge.records import RECORD_FORMAT
 
@@ -26,7 +26,6 @@ HEADER_SIZE = 64
 FRAME_HEADER_SIZE = 16
 SEAL_SIZE = FRAME_HEADER_SIZE
 SEAL = 0xFFFFFFFF
-SUFFIX = ".seg"
 
 _MAGIC = b"tbridge\n"
 _HEADER = struct.Struct("<8sIIQQ16s12xI")
@@ -70,20 +69,6 @@ def unpack_header(data: bytes) -> SegmentHeader | None:
 def run_digest(run_id: str) -> bytes:
     """16 bytes that stand for the run in each segment header."""
     return hashlib.blake2b(run_id.encode(), digest_size=16).digest()
-
-
-def segment_path(folder: Path, number: int) -> Path:
-    """`00000001.seg` for 1."""
-    return folder / f"{number:08d}{SUFFIX}"
-
-
-def segment_numbers(folder: Path) -> list[int]:
-    """Numbers of the segments in `folder`, ascending; none if there is no such folder. Raises `OSError`."""
-    try:
-        names = [path.stem for path in folder.iterdir() if path.suffix == SUFFIX]
-    except FileNotFoundError:
-        return []
-    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def frame_size(length: int) -> int:

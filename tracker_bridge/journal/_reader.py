@@ -20,6 +20,7 @@ import numpy as np
 
 from tracker_bridge.journal._entries import Entry, Gap, GapReason, Item
 from tracker_bridge.journal._errors import JournalError
+from tracker_bridge.journal._files import READ, begun_numbers, has_begun, read_at, read_header, segment_path
 from tracker_bridge.journal._format import (
     FRAME_HEADER_SIZE,
     HEADER_SIZE,
@@ -29,8 +30,6 @@ from tracker_bridge.journal._format import (
     frame_size,
     is_intact,
     is_seal,
-    segment_numbers,
-    segment_path,
     unpack_frame,
     unpack_header,
 )
@@ -97,18 +96,18 @@ class JournalReader:
 
     def end(self) -> int:
         """The sequence that the next record will get, as far as anyone can see now."""
-        numbers = segment_numbers(self._folder)
+        numbers = begun_numbers(self._folder)
         if not numbers:
             return self._sequence
         number = numbers[-1]
         known = max(self._end, self.position, key=lambda place: (place.segment, place.offset))
         try:
-            fd = os.open(segment_path(self._folder, number), _FLAGS)
+            fd = os.open(segment_path(self._folder, number), READ)
         except FileNotFoundError:
             return max(known.sequence, self._sequence)
         try:
             if known.segment != number:
-                header = unpack_header(_pread(fd, HEADER_SIZE, 0))
+                header = unpack_header(read_at(fd, HEADER_SIZE, 0))
                 known = Position(header.first if header else known.sequence, number, HEADER_SIZE)
             self._end = _walk(fd, known)
         finally:
@@ -137,11 +136,13 @@ class JournalReader:
         """Open the segment that holds `_sequence`, or the oldest one after it. False if there is none."""
         while True:
             if self._number and self._open(self._number):
-                header = unpack_header(_pread(self._fd, HEADER_SIZE, 0))
+                header = unpack_header(read_at(self._fd, HEADER_SIZE, 0))
                 if header is None or header.first <= self._sequence:
+                    if not self._fits():
+                        self._offset = HEADER_SIZE
                     return True
-                self.close()  # the position belongs to another journal, or is damaged: the sequence decides
-            numbers = segment_numbers(self._folder)
+                self.close()  # the sequence decides, not the place beside it
+            numbers = begun_numbers(self._folder)
             number, first = self._best(numbers)
             if not number or not self._open(number):
                 if not number:
@@ -152,6 +153,13 @@ class JournalReader:
             if first is not None and first > self._sequence:
                 self._skip_to(first, items, "max_disk" if number > 1 else "corrupt")
             return True
+
+    def _fits(self) -> bool:
+        """Whether what is at `_offset` can be the record `_sequence` (also: not there yet, or damaged)."""
+        if self._offset % 8 or self._offset > os.fstat(self._fd).st_size:
+            return False
+        head = read_at(self._fd, FRAME_HEADER_SIZE, self._offset)
+        return len(head) < FRAME_HEADER_SIZE or not any(head) or unpack_frame(head, 0)[2] == self._sequence
 
     def _best(self, numbers: list[int]) -> tuple[int, int | None]:
         """The last segment that begins at or before `_sequence`, else the oldest; and where it begins if it says."""
@@ -165,14 +173,7 @@ class JournalReader:
         return best
 
     def _header(self, number: int) -> SegmentHeader | None:
-        try:
-            fd = os.open(segment_path(self._folder, number), _FLAGS)
-        except FileNotFoundError:
-            return None
-        try:
-            header = unpack_header(_pread(fd, HEADER_SIZE, 0))
-        finally:
-            os.close(fd)
+        header = read_header(segment_path(self._folder, number))
         if header is not None and header.journal_format > JOURNAL_FORMAT:
             raise JournalError(
                 f"{self._folder} was written by a newer tracker_bridge (journal format {header.journal_format}, this "
@@ -183,16 +184,16 @@ class JournalReader:
     def _open(self, number: int) -> bool:
         self._header(number)
         try:
-            self._fd = os.open(segment_path(self._folder, number), _FLAGS)
+            self._fd = os.open(segment_path(self._folder, number), READ)
         except FileNotFoundError:
             return False
         return True
 
     def _later(self) -> int | None:
         """The number of the next segment, if there is one."""
-        if segment_path(self._folder, self._number + 1).exists():
+        if has_begun(segment_path(self._folder, self._number + 1)):
             return self._number + 1
-        return next((number for number in segment_numbers(self._folder) if number > self._number), None)
+        return next((number for number in begun_numbers(self._folder) if number > self._number), None)
 
     def _advance(self, items: list[Item]) -> bool:
         """Go to the next segment; False if there is none yet."""
@@ -215,7 +216,7 @@ class JournalReader:
 
     def _read_chunk(self, items: list[Item], max_records: int, max_bytes: int) -> tuple[_Stop, int]:
         """Decode frames from one piece of the file; why it stopped, and the bytes it took."""
-        chunk = _pread(self._fd, min(_CHUNK, max(max_bytes, 4096)), self._offset)
+        chunk = read_at(self._fd, min(_CHUNK, max(max_bytes, 4096)), self._offset)
         view = memoryview(chunk)
         size = len(chunk)
         place = 0
@@ -243,7 +244,7 @@ class JournalReader:
                 if self._offset + body + length > os.fstat(self._fd).st_size:
                     stop = "damaged"
                     break
-                chunk = _pread(self._fd, frame_size(length), self._offset)
+                chunk = read_at(self._fd, frame_size(length), self._offset)
                 view = memoryview(chunk)
                 size = len(chunk)
                 if body + length > size:
@@ -272,7 +273,7 @@ class JournalReader:
         A writer leaves none, a power cut can. Looking costs a pass over the rest of the segment, so it is done at once
         only where something other than zeros follows right here, else when the file is at rest, once for each place.
         """
-        if any(_pread(self._fd, 64, self._offset)):
+        if any(read_at(self._fd, 64, self._offset)):
             return True
         if self._searched == (self._number, self._offset):
             return False
@@ -300,10 +301,10 @@ class JournalReader:
         return self._advance(items)
 
     def _is_whole_here(self) -> bool:
-        length, check, sequence = unpack_frame(_pread(self._fd, FRAME_HEADER_SIZE, self._offset).ljust(16, b"\0"), 0)
+        length, check, sequence = unpack_frame(read_at(self._fd, FRAME_HEADER_SIZE, self._offset).ljust(16, b"\0"), 0)
         if length in (0, SEAL):
             return length == SEAL and is_seal(check, sequence)
-        payload = _pread(self._fd, length, self._offset + FRAME_HEADER_SIZE) if length <= _fd_size(self._fd) else b""
+        payload = read_at(self._fd, length, self._offset + FRAME_HEADER_SIZE) if length <= _fd_size(self._fd) else b""
         return len(payload) == length and is_intact(check, sequence, payload)
 
 
@@ -318,7 +319,7 @@ def find_frame(fd: int, offset: int, expected: int) -> tuple[int, int] | None:
     """
     size = os.fstat(fd).st_size
     while offset + FRAME_HEADER_SIZE <= size:
-        chunk = _pread(fd, _WINDOW + FRAME_HEADER_SIZE, offset)
+        chunk = read_at(fd, _WINDOW + FRAME_HEADER_SIZE, offset)
         words = np.frombuffer(chunk, dtype="<u8", count=len(chunk) // 8)
         # A record takes at least 16 bytes, which bounds the sequences that can follow in this file; what was cut out
         # by `first_sequence` of a recovered journal lies in another file.
@@ -331,7 +332,7 @@ def find_frame(fd: int, offset: int, expected: int) -> tuple[int, int] | None:
                 if is_seal(check, sequence):
                     return place, sequence
             elif place + FRAME_HEADER_SIZE + length <= size:
-                payload = _pread(fd, length, place + FRAME_HEADER_SIZE)
+                payload = read_at(fd, length, place + FRAME_HEADER_SIZE)
                 if len(payload) == length and is_intact(check, sequence, payload):
                     return place, sequence
         if len(chunk) < _WINDOW + FRAME_HEADER_SIZE:
@@ -358,7 +359,7 @@ def _walk(fd: int, place: Position) -> Position:
     """Hop from frame header to frame header, without looking at payloads, up to the first empty place."""
     sequence, offset = place.sequence, place.offset
     while True:
-        chunk = _pread(fd, _CHUNK, offset)
+        chunk = read_at(fd, _CHUNK, offset)
         inside = 0
         while inside + FRAME_HEADER_SIZE <= len(chunk):
             length, _, number = unpack_frame(chunk, inside)
@@ -371,13 +372,3 @@ def _walk(fd: int, place: Position) -> Position:
         if inside == 0 or (len(chunk) < _CHUNK and inside >= len(chunk)):
             return Position(sequence, place.segment, offset + inside)
         offset += inside
-
-
-_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-
-
-def _pread(fd: int, size: int, offset: int) -> bytes:
-    if hasattr(os, "pread"):
-        return os.pread(fd, size, offset)
-    os.lseek(fd, offset, os.SEEK_SET)  # Windows
-    return os.read(fd, size)

@@ -9,22 +9,21 @@ from pathlib import Path
 from tracker_bridge.journal._definitions import Definitions
 from tracker_bridge.journal._entries import Entry
 from tracker_bridge.journal._errors import JournalError
+from tracker_bridge.journal._files import READ, segment_numbers, segment_path
 from tracker_bridge.journal._format import (
     FRAME_HEADER_SIZE,
     HEADER_SIZE,
     JOURNAL_FORMAT,
     SEAL,
+    SEAL_SIZE,
     frame_size,
     is_intact,
     is_seal,
-    segment_numbers,
-    segment_path,
     unpack_frame,
     unpack_header,
 )
 from tracker_bridge.journal._position import Position
 from tracker_bridge.journal._reader import JournalReader, find_frame
-from tracker_bridge.records import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +42,9 @@ class Survey:
 def survey(folder: Path, run: bytes) -> Survey:
     """Look at the journal in `folder`. Raises `JournalError` if it is another run's or a newer format's, `OSError`."""
     numbers = segment_numbers(folder)
+    # Those at the end without a byte in them were made ahead of time and never began; `create_segment` replaces them.
+    while numbers and not any(segment_path(folder, numbers[-1]).read_bytes()):
+        numbers.pop()
     if not numbers:
         return Survey(0, 0, None, Definitions())
     sequence: int | None = None
@@ -78,7 +80,7 @@ def _tail(path: Path, data: bytes, first: int | None) -> tuple[int | None, int, 
                 sequence = max(found + 1, sequence or 0)
                 offset += frame_size(length)
                 continue
-        fd = os.open(path, os.O_RDONLY)
+        fd = os.open(path, READ)
         try:
             further = find_frame(fd, offset + 8, sequence or 0)
         finally:
@@ -86,9 +88,11 @@ def _tail(path: Path, data: bytes, first: int | None) -> tuple[int | None, int, 
         if further is None:
             break
         offset = further[0]
-    # A frame that has a length was complete once: its number is used up, and readers are told that it is gone.
-    if sequence is not None and any(data[offset : offset + 4]):
-        sequence += 1
+    # A frame that has a length was whole once: its number is used up, and readers are told that it is gone.
+    if sequence is not None and len(data) - offset > SEAL_SIZE:
+        length, check, found = unpack_frame(data, offset)
+        if length not in (0, SEAL) and not is_seal(check, found):
+            sequence += 1
     return sequence, offset, False
 
 
@@ -103,8 +107,9 @@ def _definitions(folder: Path, numbers: list[int]) -> Definitions:
         start = Position(header.first if header else 0, number, HEADER_SIZE)
         with JournalReader(folder, start) as reader:
             items = reader.read()
-            begins = bool(items) and isinstance(items[0], Entry) and isinstance(items[0].record, Snapshot)
-            if not begins and number != numbers[0]:
+            # Its first record is the snapshot, if anything was defined. A damaged one sends us further back.
+            first = items[0] if items else None
+            if number != numbers[0] and not (isinstance(first, Entry) and first.sequence == start.sequence):
                 continue
             while items:
                 for item in items:

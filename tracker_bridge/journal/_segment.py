@@ -11,15 +11,14 @@ import os
 import struct
 import sys
 from pathlib import Path
-from typing import Protocol
+from typing import Union
 
+from tracker_bridge.journal._files import CREATE, READ, WRITE, has_begun, segment_path, write_at
 from tracker_bridge.journal._format import (
     FRAME_HEADER_SIZE,
-    SEAL_SIZE,
     SegmentHeader,
     frame_word,
     seal_word,
-    segment_path,
 )
 
 try:
@@ -30,26 +29,11 @@ except ImportError:  # some embedded builds
 _WORD = struct.Struct("<QQ")
 _NOT_SUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENODEV)
 _ZEROS = bytes(1 << 20)
+_WARM_PIECE = 1 << 20
 # A first write to a page costs 3 us of page fault on ext4, seven times the copy. Linux 5.14 faults a range in at once.
 _MADV_POPULATE_WRITE = 23
 POPULATE = 128 << 10
 """Bytes made resident in one go: about 100 us, once in a thousand records of 100 bytes."""
-
-
-class Segment(Protocol):
-    """A segment that is open for writing. `size` is where frames must end at the latest, seal included."""
-
-    number: int
-    size: int
-
-    def put(self, offset: int, payload: bytes, crc: int, sequence: int) -> None:
-        """Write a frame at `offset`; it must fit."""
-
-    def seal(self, offset: int, sequence: int) -> None:
-        """Mark the end at `offset` and give back what is unused."""
-
-    def release(self) -> None:
-        """Let go of the file; nothing may be written afterwards."""
 
 
 class MappedSegment:
@@ -74,23 +58,45 @@ class MappedSegment:
         self._resident = max(start, end)
         return self._resident
 
+    def warm(self) -> None:
+        """Make all pages resident without the interpreter lock, which `madvise` keeps. Only before `begin`."""
+        # Reading zeros into a file of zeros is the one way of the standard library to touch pages with the lock free.
+        with contextlib.suppress(OSError, AttributeError):
+            zeros = os.open("/dev/zero", READ)
+            try:
+                done = 0
+                while done < self.size:
+                    with self.view[done : done + _WARM_PIECE] as piece:
+                        done += os.readv(zeros, [piece])
+                self._resident = self.size
+            finally:
+                os.close(zeros)
+
+    def begin(self, header: SegmentHeader) -> None:
+        """Make it visible to readers."""
+        packed = header.pack()
+        self.view[8 : len(packed)] = packed[8:]
+        self.words[0] = int.from_bytes(packed[:8], "little")
+
     def put(self, offset: int, payload: bytes, crc: int, sequence: int) -> None:
-        """See `Segment`."""
+        """Write a frame at `offset`; it must fit."""
         body = offset + FRAME_HEADER_SIZE
         self.view[body : body + len(payload)] = payload
         self.words[(offset >> 3) + 1] = sequence
         self.words[offset >> 3] = frame_word(len(payload), crc, sequence)
 
     def seal(self, offset: int, sequence: int) -> None:
-        """See `Segment`."""
+        """Mark the end at `offset`; `sequence` is the next record's."""
         self.words[(offset >> 3) + 1] = sequence
         self.words[offset >> 3] = seal_word(sequence)
+
+    def cut(self, end: int) -> None:
+        """Give back what is unused after `end`. Nothing may be written afterwards."""
         self._unmap()
-        os.ftruncate(self._fd, offset + SEAL_SIZE)
-        self.size = offset + SEAL_SIZE
+        os.ftruncate(self._fd, end)
 
     def release(self) -> None:
-        """See `Segment`."""
+        """Let go of the file. Nothing may be written afterwards."""
         self._unmap()
         if self._fd >= 0:
             os.close(self._fd)
@@ -103,73 +109,73 @@ class MappedSegment:
 
 
 class PlainSegment:
-    """A file that grows with each frame."""
+    """A file that grows with each frame. Its methods do what those of `MappedSegment` do, and raise `OSError`."""
 
     def __init__(self, number: int, size: int, fd: int) -> None:
         self.number = number
         self.size = size
         self._fd = fd
 
+    def warm(self) -> None:
+        """Nothing to make resident."""
+
+    def begin(self, header: SegmentHeader) -> None:
+        """Make it visible to readers."""
+        write_at(self._fd, header.pack(), 0)
+
     def put(self, offset: int, payload: bytes, crc: int, sequence: int) -> None:
-        """See `Segment`."""
+        """Write a frame at `offset`."""
         head = _WORD.pack(frame_word(len(payload), crc, sequence), sequence)
         write_at(self._fd, head + payload + bytes(-len(payload) % 8), offset)
 
     def seal(self, offset: int, sequence: int) -> None:
-        """See `Segment`."""
+        """Mark the end at `offset`."""
         write_at(self._fd, _WORD.pack(seal_word(sequence), sequence), offset)
-        os.ftruncate(self._fd, offset + SEAL_SIZE)
-        self.size = offset + SEAL_SIZE
+
+    def cut(self, end: int) -> None:
+        """Remove what a frame that failed may have left after `end`."""
+        os.ftruncate(self._fd, end)
 
     def release(self) -> None:
-        """See `Segment`."""
+        """Let go of the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
-def create_segment(folder: Path, header: SegmentHeader, size: int) -> MappedSegment | PlainSegment:
-    """A new segment of `size` bytes, visible to readers once its header is written. Raises `OSError`."""
-    path = segment_path(folder, header.number)
-    hidden = path.with_suffix(".new")
-    fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0), 0o666)
+Segment = Union[MappedSegment, PlainSegment]
+
+
+def create_segment(folder: Path, number: int, size: int) -> Segment:
+    """A new segment with room for `size` bytes, seal included; readers ignore it until it begins. Raises `OSError`."""
+    path = segment_path(folder, number)
     try:
-        segment = _open_best(header.number, size, fd)
-        try:
-            write_at(fd, header.pack(), 0)
-            os.replace(hidden, path)
-        except BaseException:
-            if isinstance(segment, MappedSegment):
-                segment._unmap()
+        fd = os.open(path, CREATE, 0o666)
+    except FileExistsError:
+        if has_begun(path):
             raise
+        path.unlink()  # made ahead of time by a writer that died
+        fd = os.open(path, CREATE, 0o666)
+    try:
+        return _open_best(number, size, fd)
     except BaseException:
         os.close(fd)
         with contextlib.suppress(OSError):
-            hidden.unlink()
+            path.unlink()
         raise
-    return segment
 
 
 def seal_file(path: Path, offset: int, sequence: int) -> None:
-    """End a segment that its writer left behind: clear what is torn after `offset`, seal it there."""
-    fd = os.open(path, os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+    """End a segment that its writer left behind: cut what is torn after `offset`, seal it there."""
+    fd = os.open(path, WRITE)
     try:
         os.ftruncate(fd, offset)
         write_at(fd, _WORD.pack(seal_word(sequence), sequence), offset)
-        os.fsync(fd)
     finally:
         os.close(fd)
 
 
-def write_at(fd: int, data: bytes, offset: int) -> None:
-    """All of `data` at `offset`."""
-    with memoryview(data) as view:
-        done = 0
-        while done < len(data):
-            done += _pwrite(fd, view[done:], offset + done)
-
-
-def _open_best(number: int, size: int, fd: int) -> MappedSegment | PlainSegment:
+def _open_best(number: int, size: int, fd: int) -> Segment:
     # The words are stored in the machine's own order, and the format is little-endian.
     if mmap is None or sys.byteorder != "little":
         return PlainSegment(number, size, fd)
@@ -194,10 +200,3 @@ def _allocate(fd: int, size: int) -> None:
             return
     for offset in range(0, size, len(_ZEROS)):
         write_at(fd, _ZEROS[: size - offset], offset)
-
-
-def _pwrite(fd: int, data: memoryview, offset: int) -> int:
-    if hasattr(os, "pwrite"):
-        return os.pwrite(fd, data, offset)
-    os.lseek(fd, offset, os.SEEK_SET)  # Windows
-    return os.write(fd, data)

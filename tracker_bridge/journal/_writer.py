@@ -1,13 +1,13 @@
 """Appending to a journal: the only thing that the training process does with it.
 
-May take a lock for microseconds and fault in pages; never waits for a reader, a disk that is slow to sync, or a
-tracker, and never raises into the caller once it is open. What cannot be written is counted in `dropped`.
+An append takes a lock and copies; files are made and put away by the preparer's thread. It never waits for a reader or
+a tracker, for a hung disk half a second once, and never raises into the caller. What cannot be written is counted in
+`dropped`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import threading
 import time
@@ -15,53 +15,50 @@ import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TypeVar, get_args
+from typing import NamedTuple, TypeVar, get_args
 
 from tracker_bridge.journal._definitions import DEFINING_TAGS, Definitions
 from tracker_bridge.journal._errors import JournalError
-from tracker_bridge.journal._format import (
-    HEADER_SIZE,
-    SEAL_SIZE,
-    SegmentHeader,
-    checksum,
-    frame_size,
-    run_digest,
-    segment_numbers,
-    segment_path,
-    unpack_header,
-)
+from tracker_bridge.journal._files import segment_numbers, segment_path
+from tracker_bridge.journal._format import HEADER_SIZE, SEAL_SIZE, SegmentHeader, checksum, frame_size, run_digest
 from tracker_bridge.journal._lock import lock_journal
+from tracker_bridge.journal._preparer import Preparer, SlowDiskError
 from tracker_bridge.journal._recovery import survey
-from tracker_bridge.journal._segment import MappedSegment, PlainSegment, create_segment, seal_file
+from tracker_bridge.journal._segment import MappedSegment, Segment, seal_file
+from tracker_bridge.journal._store import BLOCK, DISK_FULL, NoRoomError, SegmentStore, WhenFull, sync_path
 from tracker_bridge.records import AnyRecord, Dropped, decode, encode
-
-WhenFull = Literal["drop_oldest", "drop_newest"]
 
 SMALLEST_SEGMENT = 256 << 10
 LARGEST_SEGMENT = 16 << 20
 _GROWTH = 4
+_ORDER_AFTER = 4
+"""The next segment is made when a quarter of the current one is used."""
 _SEGMENTS_WITHIN_LIMIT = 8
 """`max_disk` is kept by deleting whole segments, so at least this many fit in it."""
 LARGEST_RECORD = 64 << 20
 _SNAPSHOT_SHARE = 4
-_BLOCK = 4096
 SMALLEST_LIMIT = 64 << 10
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
 T = TypeVar("T")
 
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+_NO_VIEWS = (memoryview(b""), memoryview(b"").cast("Q"))
 
 
-class _NoRoomError(Exception):
-    """`max_disk` is reached and nothing may be deleted."""
+class _Left(NamedTuple):
+    """The segment before the current one, until that has begun."""
+
+    segment: Segment | None
+    used: int
 
 
 class JournalWriter:
     """The one writer of a journal. Make it with `create` or `recover`.
 
     `dropped` counts what could not be appended, by reason: `disk_full`, `io_error`, `max_disk`, `too_large`,
+    `slow_disk`,
     `forked_child`, `closed`.
     """
 
@@ -88,14 +85,14 @@ class JournalWriter:
         self._number = number
         self._definitions = definitions
         self._max_disk = max_disk
-        self._when_full = when_full
-        self._delivered = delivered
         # Reentrant, because a signal handler may log while its thread is appending.
         self._lock = threading.RLock()
-        self._largest_segment = min(LARGEST_SEGMENT, max_disk // _SEGMENTS_WITHIN_LIMIT & -_BLOCK)
+        self._largest_segment = min(LARGEST_SEGMENT, max_disk // _SEGMENTS_WITHIN_LIMIT & -BLOCK)
         self._next_size = min(SMALLEST_SEGMENT, self._largest_segment)
         self._largest_frame = min(LARGEST_RECORD, max_disk // _SEGMENTS_WITHIN_LIMIT)
-        self._segment: MappedSegment | PlainSegment | None = None
+        self._segment: Segment | None = None
+        self._view, self._words = _NO_VIEWS
+        self._left: _Left | None = None
         self._used = 0
         self._capacity = 0
         self._limit = 0  # where the fast path must stop: end of resident pages, or 0 = always the slow path
@@ -110,9 +107,14 @@ class JournalWriter:
         self._busy = False
         self._pending: list[bytes | None] = []
         try:
-            self._rotate(0)
-        except _NoRoomError:
-            self._block("max_disk")
+            self._preparer = Preparer(SegmentStore(folder, max_disk, when_full, delivered))
+            try:
+                self._rotate(0)
+            except NoRoomError:
+                self._block("max_disk")
+            except BaseException:
+                self._preparer.stop()
+                raise
         except BaseException:
             os.close(lock_fd)
             raise
@@ -228,7 +230,7 @@ class JournalWriter:
                     # Ctrl-C between two of these lines (Python 3.10) must leave no hole and use no number twice.
                     self._used = end
                     self._sequence = sequence + 1
-                    self._mapped.put(start, payload, crc, sequence)
+                    self._segment.put(start, payload, crc, sequence)  # type: ignore[union-attr]
                     raise
                 return sequence
             finally:
@@ -248,8 +250,8 @@ class JournalWriter:
             number = self._number
         try:
             for sealed in (*unsynced, number):
-                _sync_path(segment_path(self._folder, sealed), os.O_RDWR)
-            _sync_path(self._folder, os.O_RDONLY)
+                sync_path(segment_path(self._folder, sealed), os.O_RDWR)
+            sync_path(self._folder, os.O_RDONLY)
         except OSError:
             self._count("sync_failed")
 
@@ -267,16 +269,25 @@ class JournalWriter:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        # A writer that was forgotten must not keep its thread and its lock. (There is no lock if opening failed.)
+        if "_preparer" in self.__dict__:
+            self.close()
+
     def _close(self) -> None:
         if self._unreported or self._restate:
-            with contextlib.suppress(OSError, _NoRoomError):
+            with contextlib.suppress(OSError, NoRoomError, SlowDiskError):
                 self._settle(0)
         self._limit = 0
         self._ended = "closed"
         segment, self._segment = self._segment, None
         if segment is not None:
-            _end(segment, self._used, self._sequence)
-        self._forget_views()
+            if self._left is not None:
+                with contextlib.suppress(OSError):
+                    self._begin(segment)
+            self._end(segment, self._used)
+        self._view, self._words = _NO_VIEWS
+        self._preparer.stop()
         os.close(self._lock_fd)
         _writers.discard(self)
 
@@ -319,10 +330,12 @@ class JournalWriter:
         """The action's result; None after a fault, and then nothing is tried again for a while."""
         try:
             result = action()
-        except _NoRoomError:
+        except NoRoomError:
             self._block("max_disk")
+        except SlowDiskError:
+            self._block("slow_disk")
         except OSError as error:
-            self._block("disk_full" if error.errno in _DISK_FULL else "io_error")
+            self._block("disk_full" if error.errno in DISK_FULL else "io_error")
         else:
             self._pause = _FIRST_PAUSE
             self._blocked_until = 0.0
@@ -330,15 +343,43 @@ class JournalWriter:
         return None
 
     def _put(self, payload: bytes, crc: int) -> int:
-        assert self._segment is not None
+        segment = self._segment
+        assert segment is not None
+        if self._left is not None:
+            self._begin(segment)
         start, sequence = self._used, self._sequence
         end = start + frame_size(len(payload))
-        if isinstance(self._segment, MappedSegment):
-            self._limit = min(self._segment.populate(end), self._capacity)
-        self._segment.put(start, payload, crc, sequence)
+        early = self._capacity // _ORDER_AFTER
+        if end > early:
+            self._preparer.order(self._number + 1, self._next_size, BLOCK, self._number)
+        if isinstance(segment, MappedSegment):
+            self._limit = min(segment.populate(end), self._capacity if end > early else early)
+        try:
+            segment.put(start, payload, crc, sequence)
+        except OSError:
+            raise
+        except BaseException:
+            segment.put(start, payload, crc, sequence)  # see `append_encoded`
+            self._used = end
+            self._sequence = sequence + 1
+            raise
         self._used = end
         self._sequence = sequence + 1
         return sequence
+
+    def _begin(self, segment: Segment) -> None:
+        """Open the new segment to readers and end the one before it. Repeated if it is interrupted."""
+        segment.begin(SegmentHeader(self._number, self._sequence, self._run))
+        if self._left is not None and self._left.segment is not None:
+            self._end(self._left.segment, self._left.used)
+        self._left = None
+
+    def _end(self, segment: Segment, used: int) -> None:
+        # A segment without its seal is whole all the same: the next one's header says where it ends.
+        with contextlib.suppress(OSError, ValueError):
+            segment.seal(used, self._sequence)
+        self._unsynced.append(segment.number)
+        self._preparer.retire(segment, used + SEAL_SIZE)
 
     def _settle(self, size: int) -> None:
         """Make room for a frame of `size`, and first write what is owed: dropped definitions and counts."""
@@ -361,69 +402,26 @@ class JournalWriter:
         """Go on in a new segment with room for `need` bytes after its snapshot."""
         snapshot = self._snapshot(time.time_ns())
         overhead = HEADER_SIZE + SEAL_SIZE + (frame_size(len(snapshot)) if snapshot else 0)
-        least = -(-(overhead + need) // _BLOCK) * _BLOCK
-        segment = self._allocate(max(self._next_size, least), least)
-        old, end = self._segment, self._used
+        least = -(-(overhead + need) // BLOCK) * BLOCK
+        keep = self._number + 1 if self._segment is None else self._number
+        segment = self._preparer.take(self._number + 1, max(self._next_size, least), least, keep)
+        views = (segment.view, segment.words) if isinstance(segment, MappedSegment) else _NO_VIEWS
+        left = _Left(self._segment, self._used)
+        # No call between these lines, so that a signal handler finds all or nothing changed.
         self._limit = 0
+        self._left = left
         self._segment = segment
+        self._view, self._words = views
         self._number = segment.number
         self._used = HEADER_SIZE
         self._capacity = segment.size - SEAL_SIZE
+        self._restate = snapshot is not None
         self._next_size = min(self._next_size * _GROWTH, self._largest_segment)
-        self._forget_views()
-        if isinstance(segment, MappedSegment):
-            self._mapped, self._view, self._words = segment, segment.view, segment.words
-        if old is not None:
-            self._unsynced.append(old.number)
-            _end(old, end, self._sequence)
-        if snapshot:
-            self._restate = True
+        if snapshot is None:
+            self._begin(segment)
+        else:
             self._put(snapshot, checksum(snapshot))
-
-    def _allocate(self, size: int, least: int) -> MappedSegment | PlainSegment:
-        """A new segment of `size` bytes, of less where the disk has no more, but at least `least`."""
-        header = SegmentHeader(self._number + 1, self._sequence, self._run)
-        while True:
-            self._make_room(size)
-            try:
-                self._folder.mkdir(exist_ok=True)  # someone may have removed it
-                return create_segment(self._folder, header, size)
-            except OSError as error:
-                if error.errno not in _DISK_FULL or size <= least:
-                    raise
-            size = max(size // _GROWTH & -_BLOCK, least)
-
-    def _make_room(self, size: int) -> None:
-        """Delete the oldest segments until `size` more bytes fit. Raises `_NoRoomError`."""
-        held = [(number, _size_of(segment_path(self._folder, number))) for number in segment_numbers(self._folder)]
-        total = sum(held_size for _, held_size in held)
-        if total + size <= self._max_disk:
-            return
-        delivered = self._ask_delivered() if self._when_full == "drop_newest" else None
-        for number, held_size in held:
-            if number == self._number and self._segment is not None:
-                break
-            if self._when_full == "drop_newest" and not self._is_delivered(number, delivered):
-                break
-            segment_path(self._folder, number).unlink(missing_ok=True)
-            total -= held_size
-            if total + size <= self._max_disk:
-                return
-        raise _NoRoomError
-
-    def _ask_delivered(self) -> int | None:
-        if self._delivered is None:
-            return None
-        try:
-            return self._delivered()
-        except Exception:  # unknown, then; the training must not end because a state file cannot be read
-            return None
-
-    def _is_delivered(self, number: int, delivered: int | None) -> bool:
-        if delivered is None:
-            return False
-        following = _first_of(self._folder, number + 1)
-        return following is not None and following <= delivered
+            self._restate = False
 
     def _snapshot(self, now: int) -> bytes | None:
         snapshot = self._definitions.snapshot(now)
@@ -448,10 +446,6 @@ class JournalWriter:
 
     def _count(self, reason: str) -> None:
         self.dropped[reason] = self.dropped.get(reason, 0) + 1
-
-    def _forget_views(self) -> None:
-        for name in ("_mapped", "_view", "_words"):
-            self.__dict__.pop(name, None)
 
     def _after_fork(self) -> None:
         """In the child: the journal belongs to the parent, and a lock that some thread held will never be released."""
@@ -484,38 +478,3 @@ def _prepare(folder: str | os.PathLike[str], max_disk: int, when_full: str) -> P
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
-def _first_of(folder: Path, number: int) -> int | None:
-    try:
-        with segment_path(folder, number).open("rb") as file:
-            header = unpack_header(file.read(HEADER_SIZE))
-    except OSError:
-        return None
-    return header.first if header else None
-
-
-def _sync_path(path: Path, flags: int) -> None:
-    try:
-        fd = os.open(path, flags)
-    except FileNotFoundError:  # deleted to stay within `max_disk`
-        return
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _end(segment: MappedSegment | PlainSegment, offset: int, sequence: int) -> None:
-    # A segment without its seal is whole all the same: the next one's header says where it ends.
-    with contextlib.suppress(OSError):
-        segment.seal(offset, sequence)
-    with contextlib.suppress(OSError):
-        segment.release()

@@ -1,0 +1,129 @@
+"""A thread that does what may wait for the disk, so that an append makes no system call.
+
+Each system call gives the interpreter lock away, and beside a busy Python thread the training thread would then wait
+5 ms (the switch interval) to get it back, a dozen times for each new segment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Union
+
+from tracker_bridge.journal._segment import Segment
+from tracker_bridge.journal._store import NoRoomError, SegmentStore
+
+PATIENCE = 0.5
+"""Seconds that an append waits at most for a segment which is not ready; it is dropped after that."""
+_STOP_PATIENCE = 1.0
+
+
+class SlowDiskError(Exception):
+    """The next segment is still being made."""
+
+
+class _Order:
+    """One segment to be made: `segment` or `error` is set when `done` is."""
+
+    __slots__ = ("done", "error", "keep", "least", "number", "segment", "size")
+
+    def __init__(self, number: int, size: int, least: int, keep: int) -> None:
+        self.number = number
+        self.size = size
+        self.least = least
+        self.keep = keep
+        self.segment: Segment | None = None
+        self.error: Union[OSError, NoRoomError, None] = None
+        self.done = threading.Event()
+
+
+class Preparer:
+    """Makes the next segment ahead of time and puts the last one away. Used under the writer's lock."""
+
+    def __init__(self, store: SegmentStore) -> None:
+        self._store = store
+        self._order: _Order | None = None
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = threading.Thread(
+            target=_work, args=(self._jobs,), name="tracker_bridge-journal", daemon=True
+        )
+        try:
+            self._thread.start()
+        except RuntimeError:  # no more threads, or the interpreter is going down: the caller does the work
+            self._thread = None
+
+    def order(self, number: int, size: int, least: int, keep: int) -> None:
+        """Begin to make the segment (see `SegmentStore.make`); nothing if one is ordered already."""
+        if self._order is None:
+            order = self._order = _Order(number, size, least, keep)
+            self._do(lambda: _make(self._store, order))
+
+    def take(self, number: int, size: int, least: int, keep: int) -> Segment:
+        """The ordered segment, or one ordered now; it has not begun. Waits `PATIENCE` at most.
+
+        Raises `SlowDiskError`, `NoRoomError`, `OSError`; call it again later.
+        """
+        order, self._order = self._order, None
+        if order is not None and order.done.is_set():
+            # What was made ahead of time may be too small, and what failed then may work now.
+            if order.segment is not None and order.segment.size >= least:
+                return order.segment
+            self._discard(order)
+            order = None
+        self._order = order
+        self.order(number, size, least, keep)
+        order = self._order
+        assert order is not None
+        if not order.done.wait(PATIENCE):
+            raise SlowDiskError
+        self._order = None
+        if order.error is not None:
+            raise order.error
+        if order.segment is None or order.segment.size < least:
+            self._discard(order)
+            raise SlowDiskError
+        return order.segment
+
+    def retire(self, segment: Segment, end: int) -> None:
+        """Put a sealed segment away."""
+        self._do(lambda: self._store.retire(segment, end))
+
+    def stop(self) -> None:
+        """End the thread when it has done everything; waits a second at most."""
+        if self._order is not None:
+            order, self._order = self._order, None
+            self._discard(order)
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join(_STOP_PATIENCE)
+
+    def _discard(self, order: _Order) -> None:
+        def job() -> None:
+            if order.segment is not None:
+                self._store.discard(order.segment)
+
+        self._do(job)
+
+    def _do(self, job: Callable[[], None]) -> None:
+        if self._thread is None:
+            job()
+        else:
+            self._jobs.put(job)
+
+
+def _make(store: SegmentStore, order: _Order) -> None:
+    try:
+        order.segment = store.make(order.number, order.size, order.least, order.keep)
+        order.segment.warm()
+    except (OSError, NoRoomError) as error:
+        order.error = error
+    finally:
+        order.done.set()
+
+
+def _work(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        with contextlib.suppress(Exception):  # one bad job must not end the thread that the next segment comes from
+            job()
