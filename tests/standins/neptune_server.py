@@ -1,4 +1,4 @@
-"""A loopback stand-in for a Neptune 3 server: what neptune-scale's online mode asks for, kept so a test can read it back.
+"""A loopback stand-in for a Neptune 3 server: what neptune-scale's online mode asks for, kept for reading back.
 
 It applies operations in the order of their arrival with the server's own rule that steps of a series only grow: a
 point that repeats the last step with the same value is `SERIES_POINT_DUPLICATE`, any other that does not grow is

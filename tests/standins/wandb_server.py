@@ -80,7 +80,9 @@ class WandbServer(LoopbackServer):
         """Apply and reply."""
         if request.path.startswith("/graphql"):
             payload = json.loads(request.body)
-            return _json({"data": self._graphql(request.kind, payload.get("query", ""), payload.get("variables") or {})})
+            return _json(
+                {"data": self._graphql(request.kind, payload.get("query", ""), payload.get("variables") or {})}
+            )
         if request.kind == "file_stream":
             body = request.body
             if request.headers.get("Content-Encoding") == "gzip":
