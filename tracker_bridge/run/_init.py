@@ -5,16 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import os
 import re
-import secrets
 import sys
 import tempfile
 import time
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import msgspec
 
-from tracker_bridge.config import Config, load_config, redact, scrub, secret_values
+from tracker_bridge.config import Config, load_config, redact, scrub, scrub_data, secret_values
 from tracker_bridge.delivery import plan_of
 from tracker_bridge.errors import UsageError
 from tracker_bridge.journal import Entry, JournalWriter, WriterBusyError, scan
@@ -110,6 +110,7 @@ def init(
         last_step=past.last_step,
         first_table=past.next_table,
         next_collector_step=past.next_collector_step,
+        secrets=secret_values(settings, dict(os.environ)),
     )
     _exit.register(run)
     return run
@@ -160,7 +161,8 @@ def _begin(settings: Config, paths: RunPaths, run_id: str) -> tuple[JournalWrite
         delivered=lambda: _delivered(paths, settings),
     )
     past = _past(paths) if known else _Resumed()
-    found = provenance(lambda text: scrub(text, secret_values(settings, dict(os.environ))))
+    secrets = secret_values(settings, dict(os.environ))
+    found = provenance(lambda text: scrub(text, secrets))
     manifest = Manifest(
         run_id=run_id,
         project=settings.project,
@@ -180,7 +182,7 @@ def _begin(settings: Config, paths: RunPaths, run_id: str) -> tuple[JournalWrite
     owner = this_process()
     journal.append(RunStarted(time.time_ns(), run_id, past.attempt, owner.pid, owner.host, found))
     if settings.params:
-        journal.append(Params(time.time_ns(), settings.params))
+        journal.append(Params(time.time_ns(), scrub_data(settings.params, secrets)))
     if settings.tags:
         journal.append(Tags(time.time_ns(), settings.tags))
     return journal, past
@@ -264,7 +266,7 @@ def _checked_id(run_id: str) -> str:
 
 def _new_id() -> str:
     # Not from the `random` module: making a run must not disturb a script's seed, nor collide under equal seeds.
-    return f"{dt.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
+    return f"{dt.datetime.now():%Y%m%d-%H%M%S}-{token_hex(3)}"
 
 
 def _warn(text: str) -> None:

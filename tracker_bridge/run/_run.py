@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tracker_bridge.config import GradientsConfig
+from tracker_bridge.config import GradientsConfig, scrub, scrub_data
 from tracker_bridge.journal import JournalReader, JournalWriter
 from tracker_bridge.records import (
     AnyRecord,
@@ -72,6 +72,7 @@ class Run:
         last_step: Step,
         first_table: int = 0,
         next_collector_step: int | None = None,
+        secrets: frozenset[str] = frozenset(),
     ) -> None:
         self._id = run_id
         self._paths = paths
@@ -87,6 +88,7 @@ class Run:
         self._kinds: set[str] = set()
         self._tables = Tables(first_table)
         self._next_collector_step = next_collector_step
+        self._secrets = secrets
         self._closing = self._closed = False
         self._delivery: Delivery | None = None
         self._shown = 0
@@ -156,8 +158,11 @@ class Run:
             self._look(now)
 
     def log_params(self, data: Any) -> None:
-        """Log hyper-parameters: a mapping, dataclass, Namespace or DictConfig, nested at will. Later values win."""
-        self._append(Params(time.time_ns(), plain_params(data)))
+        """Log hyper-parameters: a mapping, dataclass, Namespace or DictConfig, nested at will. Later values win.
+
+        Values of the configuration's and the environment's secrets in them are replaced by `<secret>`.
+        """
+        self._append(Params(time.time_ns(), scrub_data(plain_params(data), self._secrets)))
 
     def add_tags(self, tags: Iterable[str] | Mapping[str, str | None] | str) -> None:
         """Add tags: texts, or key -> value."""
@@ -170,7 +175,8 @@ class Run:
     def log_text(self, name: str, text: str, step: Any = None) -> None:
         """Log a text under a name, at a step if one is given."""
         check_names({name: text}, "log_text")
-        self._append(Text(time.time_ns(), name, str(text), None if step is None else as_step(step)))
+        shown = scrub(str(text), self._secrets)
+        self._append(Text(time.time_ns(), name, shown, None if step is None else as_step(step)))
 
     def log_histogram(self, name: str, counts: Any, edges: Any, step: Any = None) -> None:
         """Log a histogram: `counts` [B] and bin `edges` [B + 1], growing. Raises `ValueError` on other shapes."""
