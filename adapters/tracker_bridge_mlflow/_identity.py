@@ -23,7 +23,13 @@ NO_EXPERIMENT = "tracker_bridge"
 """The experiment of runs that name none; MLflow's `Default` would mix them with everything else."""
 
 _LONGEST_TAG = 5_000
-_SOURCES = {"script": "mlflow.source.name", "git_commit": "mlflow.source.git.commit", "user": "mlflow.user"}
+_SOURCES = {
+    "script": "mlflow.source.name",
+    "user": "mlflow.user",
+    "git_commit": "mlflow.source.git.commit",
+    "git_branch": "mlflow.source.git.branch",
+    "git_remote": "mlflow.source.git.repoURL",
+}
 
 
 def tracking_uri(options: MlflowOptions, run: RunInfo) -> str:

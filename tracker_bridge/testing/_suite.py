@@ -6,6 +6,7 @@ Each test writes a real journal, delivers it with the real courier, and compares
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import subprocess
 import sys
@@ -591,13 +592,9 @@ class AdapterTests:
         trial = self.trial()
         trial.append(*self._everything())
 
-        class DiesAtFlush(FaultyAdapter):
-            def flush(self) -> None:
-                raise SystemExit
-
-        first = DiesAtFlush(self.make_adapter(), {})
-        with pytest.raises(AssertionError, match="delivery is"):
-            trial.deliver(close=False, adapter=first)
+        hangs = itertools.repeat(RetryLater("hangs", after=0.05))
+        with pytest.raises(AssertionError, match="hangs"):
+            trial.deliver(close=False, adapter=FaultyAdapter(self.make_adapter(), {"flush": hangs}), timeout=1.0)
         trial.deliver()
         self._check_everything(self.read_back(trial.ids))
 

@@ -60,14 +60,20 @@ class Trial:
                 raise AssertionError(f"the journal refused records: {journal.dropped}")
 
     def deliver(
-        self, *, close: bool = True, adapter: Adapter[Any] | None = None, route: RouteConfig | None = None
+        self,
+        *,
+        close: bool = True,
+        adapter: Adapter[Any] | None = None,
+        route: RouteConfig | None = None,
+        timeout: float = 100.0,
     ) -> BackendState:
         """Deliver what is pending with a new adapter (or the given one). Raises `AssertionError` if anything is left.
 
         `close`: a run without an end in the journal is closed as `crashed`; otherwise it is left open.
         """
         adapter = adapter or self._make_adapter()
-        state = deliver_once(self.paths.root, backend=BACKEND, adapter=adapter, route=route, close=close, timeout=100.0)
+        root = self.paths.root
+        state = deliver_once(root, backend=BACKEND, adapter=adapter, route=route, close=close, timeout=timeout)
         pending = pending_records(self.paths, state)
         if pending or state.health not in ("closed", "healthy"):
             raise AssertionError(f"delivery is {state.health}, {pending} records are left: {state.last_error}")
