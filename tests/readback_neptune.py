@@ -85,6 +85,7 @@ def stored_run(run: ServerRun, files: Mapping[str, bytes]) -> StoredRun:
             params[name] = value
         if isinstance(value, str):
             texts.setdefault(name, []).append((None, value))
+    metrics, texts, histograms, artifacts = map(_without_kind, (metrics, texts, histograms, artifacts))
     whole = artifacts.get("tracker_bridge/params")
     prefix = "tracker_bridge/names/"
     return StoredRun(
@@ -104,6 +105,13 @@ def stored_run(run: ServerRun, files: Mapping[str, bytes]) -> StoredRun:
             "git_commit": params.get("source_code/commit/commit_id"),
         },
     )
+
+
+def _without_kind(named: dict[str, Any]) -> dict[str, Any]:
+    # The adapter puts the kind at the end of a name that is used for two kinds.
+    ends = ("/value", "/text", "/texts", "/histogram", "/file", "/files")
+    plain = {name: next((name[: -len(end)] for end in ends if name.endswith(end)), name) for name in named}
+    return {plain[name]: value for name, value in named.items()}
 
 
 def _apply(run: ServerRun, update: UpdateRunSnapshot) -> None:

@@ -2,8 +2,10 @@
 
 Params keep their names (`/` joins nested keys); what Neptune has no type for is text, cut visibly at 256,000
 characters. A text or a file without a step is a single value, with a step a series. Histograms have at most 512 bins
-(neighbours are merged). An alert is a text in the series `health/<rule>/alerts`. Neptune has no run status for clients
-to set: it is the attribute `tracker_bridge/status`. Originals of changed names are `tracker_bridge/names/<name>`.
+(neighbours are merged). A name that is already used for another kind of data gets the kind at its end (`loss/value`,
+`loss/text`, `loss/texts`, `loss/histogram`, `loss/file`, `loss/files`). An alert is a text in the series
+`health/<rule>/alerts`. Neptune has no run status for clients to set: it is the attribute `tracker_bridge/status`.
+Originals of changed names are `tracker_bridge/names/<name>`.
 """
 
 from __future__ import annotations

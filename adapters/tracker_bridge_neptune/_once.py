@@ -28,6 +28,8 @@ class Ledger(msgspec.Struct):
     """Databases of earlier openings that may hold operations no server has."""
     last_steps: dict[str, float] = {}
     """Last step of each series that is not a metric (texts, histograms, files)."""
+    kinds: dict[str, str] = {}
+    """What each attribute is that is not a metric series: Neptune never lets an attribute change its type."""
     tags: list[str] = []
     clock_ns: int = 0
     sync_process: tuple[int, float] | None = None

@@ -85,7 +85,8 @@ class RunWriter:
         self._ledger = self._file.load()
         self._marker = Marker()
         self._all_params: dict[str, Any] = {}
-        self._sizes: dict[tuple[str, ...], int] = {}
+        self._columns: dict[tuple[str, ...], tuple[tuple[str, ...], int]] = {}
+        self._metrics: set[str] = set()
         self._run: Any = None
         self._repository: Any = None
         self._database: Path | None = None
@@ -379,23 +380,39 @@ class RunWriter:
             self._ledger.last_steps[series[0]] = float(series[1])
 
     def _snapshots(self, row: Row) -> list[UpdateRunSnapshot]:
-        size = self._sizes.get(row.names)
-        if size is None:
-            if len(self._sizes) > 1000:
-                self._sizes.clear()
-            size = self._sizes[row.names] = sum(len(name.encode()) + _OVERHEAD for name in row.names)
+        names, size = self._columns.get(row.names) or self._make_columns(row.names)
         parts = -(-size // (_TRANSACTION_BYTES - 1024))
-        length = -(-len(row.names) // parts)
-        return [self._snapshot(row, slice(start, start + length)) for start in range(0, len(row.names), length)]
+        length = -(-len(names) // parts)
+        return [self._snapshot(row, names, slice(start, start + length)) for start in range(0, len(names), length)]
 
-    def _snapshot(self, row: Row, part: slice) -> UpdateRunSnapshot:
+    def _make_columns(self, names: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
+        if len(self._columns) > 1000:
+            self._columns.clear()
+        self._metrics.update(names)
+        kinds = self._ledger.kinds
+        free = tuple(f"{name}/value" if name in kinds else name for name in names) if kinds else names
+        made = self._columns[names] = (free, sum(len(name.encode()) + _OVERHEAD for name in free))
+        return made
+
+    def _attribute(self, name: str, kind: str) -> str:
+        """The attribute of a text, histogram or file, apart from metrics and other kinds of the same name."""
+        for attribute in (self._names(name), self._names(f"{name}/{kind}")):
+            known = self._ledger.kinds.get(attribute)
+            if known == kind or (known is None and attribute not in self._metrics):
+                if known is None:
+                    self._ledger.kinds[attribute] = kind
+                    self._columns.clear()
+                return attribute
+        return self._names(f"{name}/{kind}")
+
+    def _snapshot(self, row: Row, names: tuple[str, ...], part: slice) -> UpdateRunSnapshot:
         snapshot = UpdateRunSnapshot()
         # The step must be present even where it is 0.
         snapshot.step.SetInParent()
         snapshot.step.whole, snapshot.step.micro = split_step(row.step)
         snapshot.timestamp.FromNanoseconds(self._clock(row.time_ns))
         append = snapshot.append
-        for name, value in zip(row.names[part], row.values[part].tolist(), strict=True):
+        for name, value in zip(names[part], row.values[part].tolist(), strict=True):
             append[name].float64 = value
         return snapshot
 
@@ -416,14 +433,14 @@ class RunWriter:
             self._touch(item)
         elif isinstance(item, TextItem):
             text = cut_text(clean(item.text))
-            name = self._names(item.name)
             if item.step is None:
-                self._assign({name: text})
+                self._assign({self._attribute(item.name, "text"): text})
             else:
+                name = self._attribute(item.name, "texts")
                 self._run.log_string_series({name: text}, step=item.step, timestamp=self._time(item))
         elif isinstance(item, AlertItem):
             text = cut_text(clean(f"{item.severity}: {item.title}\n{item.text}"))
-            self._run.log_string_series({_alerts(item)[0]: text}, step=item.step, timestamp=self._time(item))
+            self._run.log_string_series({f"health/{item.rule}/alerts": text}, step=item.step, timestamp=self._time(item))
         elif isinstance(item, HistogramItem):
             edges, counts = narrow_histogram(item.edges, item.counts)
             whole = bool((counts == np.floor(counts)).all())
@@ -432,17 +449,17 @@ class RunWriter:
                 if whole
                 else Histogram(bin_edges=edges.tolist(), densities=(counts / (counts.sum() * np.diff(edges))).tolist())
             )
-            self._run.log_histograms({item.name: made}, step=item.step, timestamp=self._time(item))
+            name = self._attribute(item.name, "histogram")
+            self._run.log_histograms({name: made}, step=item.step, timestamp=self._time(item))
         elif isinstance(item, ArtifactItem):
             self._artifact(item)
 
     def _artifact(self, item: ArtifactItem) -> None:
         file = File(source=item.path, mime_type=item.media_type[:128])
-        name = self._names(item.name)
         if item.step is None:
-            self._run.assign_files({name: file})
+            self._run.assign_files({self._attribute(item.name, "file"): file})
         else:
-            self._run.log_files({name: file}, step=item.step, timestamp=self._time(item))
+            self._run.log_files({self._attribute(item.name, "files"): file}, step=item.step, timestamp=self._time(item))
 
     def _params(self, params: Mapping[str, Any]) -> None:
         if not params:
@@ -476,14 +493,10 @@ class RunWriter:
 def _series_of(item: Item) -> tuple[str, Step] | None:
     """The series and step of an item that is a point of a series other than a metric."""
     if isinstance(item, AlertItem):
-        return _alerts(item)
+        return f"AlertItem {item.rule}", item.step
     if isinstance(item, (TextItem, ArtifactItem, HistogramItem)) and item.step is not None:
-        return item.name, item.step
+        return f"{type(item).__name__} {item.name}", item.step
     return None
-
-
-def _alerts(item: AlertItem) -> tuple[str, Step]:
-    return f"health/{item.rule}/alerts", item.step
 
 
 def _transactions(snapshots: Sequence[UpdateRunSnapshot]) -> list[tuple[int, int]]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tracker_bridge_neptune import NeptuneAdapter
 
 from tests import readback_neptune as readback
 from tests.standins.neptune_server import NeptuneServer
 from tracker_bridge.testing import AdapterTests, StoredRun
-from tracker_bridge_neptune import NeptuneAdapter
 
 pytest.importorskip("neptune_scale")
 

@@ -119,7 +119,10 @@ class NeptuneServer(LoopbackServer):
         for name, value in update.append.items():
             points = run.series.setdefault(name, [])
             plain = plain_value(value)
-            if points and step <= points[-1][0]:
+            if points and type(plain) is not type(points[-1][1]):
+                run.refused["FIELD_TYPE_CONFLICTING"] += 1
+                verdict = int(IngestCode.FIELD_TYPE_CONFLICTING)
+            elif points and step <= points[-1][0]:
                 same = step == points[-1][0] and _same(plain, points[-1][1])
                 code = IngestCode.SERIES_POINT_DUPLICATE if same else IngestCode.SERIES_STEP_NON_INCREASING
                 run.refused[IngestCode.Name(code)] += 1
