@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 from tracker_bridge.journal import Entry, Gap, JournalReader, JournalWriter, Position
@@ -57,3 +58,12 @@ def numbers(items: list[Entry | Gap]) -> list[int]:
     for item in items:
         found += range(item.sequence, item.sequence + item.count) if isinstance(item, Gap) else [item.sequence]
     return found
+
+
+def disk_use(folder: Path) -> int:
+    """Bytes on disk of the segments, some of which may be deleted in this moment."""
+    used = 0
+    for file in folder.glob("*.seg"):
+        with contextlib.suppress(FileNotFoundError):
+            used += file.stat().st_blocks * 512
+    return used

@@ -6,15 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.journal.journals import RUN, drain, everything, gaps, numbers, point, records, steps
+from tests.journal.journals import RUN, disk_use, drain, everything, gaps, numbers, point, records, steps
 from tracker_bridge.journal import Definitions, Entry, Gap, JournalReader, JournalWriter
 from tracker_bridge.records import Dropped, NormVector, Params, RunStarted, SeriesTable, Snapshot, Tags, pack_values
 
 LIMIT = 256 << 10
-
-
-def _disk(folder: Path) -> int:
-    return sum(file.stat().st_blocks * 512 for file in folder.glob("*.seg"))
 
 
 def test_the_oldest_are_dropped_and_told(tmp_path: Path) -> None:
@@ -23,7 +19,7 @@ def test_the_oldest_are_dropped_and_told(tmp_path: Path) -> None:
         for step in range(20_000):
             assert writer.append(point(step, 40)) is not None
             if step % 100 == 0:
-                assert _disk(tmp_path / "j") <= LIMIT
+                assert disk_use(tmp_path / "j") <= LIMIT
         assert writer.dropped == {}
     items = everything(tmp_path / "j")
     assert numbers(items) == list(range(20_000))
@@ -83,7 +79,7 @@ def test_drop_newest_keeps_what_nobody_has_delivered(tmp_path: Path) -> None:
         kept = [step for step in range(8000) if writer.append(point(step, 40)) is not None]
         assert kept == list(range(len(kept)))
         assert writer.dropped == {"max_disk": 8000 - len(kept)}
-        assert _disk(tmp_path / "j") <= LIMIT
+        assert disk_use(tmp_path / "j") <= LIMIT
         delivered = len(kept)
         _until_appended(writer)
     items = everything(tmp_path / "j")

@@ -65,26 +65,20 @@ class Preparer:
 
         Raises `SlowDiskError`, `NoRoomError`, `OSError`; call it again later.
         """
-        order, self._order = self._order, None
-        if order is not None and order.done.is_set():
-            # What was made ahead of time may be too small, and what failed then may work now.
+        while True:
+            fresh = self._order is None
+            self.order(number, size, least, keep)
+            order = self._order
+            assert order is not None
+            if not order.done.wait(PATIENCE):
+                raise SlowDiskError
+            self._order = None
             if order.segment is not None and order.segment.size >= least:
                 return order.segment
+            # What was ordered ahead of time may be too small, and what failed then may work now.
             self._discard(order)
-            order = None
-        self._order = order
-        self.order(number, size, least, keep)
-        order = self._order
-        assert order is not None
-        if not order.done.wait(PATIENCE):
-            raise SlowDiskError
-        self._order = None
-        if order.error is not None:
-            raise order.error
-        if order.segment is None or order.segment.size < least:
-            self._discard(order)
-            raise SlowDiskError
-        return order.segment
+            if fresh:
+                raise order.error or SlowDiskError
 
     def retire(self, segment: Segment, end: int) -> None:
         """Put a sealed segment away."""

@@ -27,7 +27,7 @@ class NoRoomError(Exception):
 
 
 class SegmentStore:
-    """The segments of one journal and their sizes on disk. Used by one thread at a time."""
+    """The segments of one journal and what they take on disk. Used by one thread at a time."""
 
     def __init__(
         self, folder: Path, max_disk: int, when_full: WhenFull, delivered: Callable[[], int | None] | None
@@ -36,7 +36,9 @@ class SegmentStore:
         self._max_disk = max_disk
         self._when_full = when_full
         self._delivered = delivered
-        self._held = {number: segment_path(folder, number).stat().st_size for number in segment_numbers(folder)}
+        self._held = {
+            number: _blocks(segment_path(folder, number).stat().st_size) for number in segment_numbers(folder)
+        }
 
     def make(self, number: int, size: int, least: int, keep: int) -> Segment:
         """A segment of `size` bytes that has not begun; smaller where the disk has no more, but at least `least`.
@@ -54,7 +56,7 @@ class SegmentStore:
                     raise
                 size = max(size // _GROWTH & -BLOCK, least)
             else:
-                self._held[number] = size
+                self._held[number] = _blocks(size)
                 return segment
 
     def retire(self, segment: Segment, end: int) -> None:
@@ -62,7 +64,7 @@ class SegmentStore:
         # A segment that stays longer than its seal is whole all the same.
         with contextlib.suppress(OSError):
             segment.cut(end)
-            self._held[segment.number] = end
+            self._held[segment.number] = _blocks(end)
         with contextlib.suppress(OSError):
             segment.release()
 
@@ -103,6 +105,11 @@ class SegmentStore:
     def _is_delivered(self, number: int, delivered: int | None) -> bool:
         following = read_header(segment_path(self._folder, number + 1))
         return delivered is not None and following is not None and following.first <= delivered
+
+
+def _blocks(size: int) -> int:
+    """What a file of `size` bytes takes on disk."""
+    return -(-size // BLOCK) * BLOCK
 
 
 def sync_path(path: Path, flags: int) -> None:

@@ -116,6 +116,7 @@ class JournalWriter:
                 self._preparer.stop()
                 raise
         except BaseException:
+            self._ended = "closed"
             os.close(lock_fd)
             raise
         _writers.add(self)
