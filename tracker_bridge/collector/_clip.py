@@ -20,17 +20,16 @@ __all__ = ["Norms", "apply_clip", "measure_for_clip", "torch_clip_grad_norm_"]
 
 @dataclass(frozen=True, slots=True)
 class Norms:
-    """`total` as torch returns it; `each` [n] the norms behind it; `parameters[i]` is the one behind `each[i]`."""
+    """`total` as torch returns it, and `each` [n] behind it: `each[i]` is that of the parameter number `taken[i]`."""
 
     total: Tensor
     each: Tensor
-    parameters: list[Tensor]
+    taken: list[int]
 
 
 def measure_for_clip(parameters: Sequence[Tensor], norm_type: float) -> Norms:
     """`torch.nn.utils.get_total_norm` of the gradients of `parameters`, with the norm of each."""
-    owners = [p for p in parameters if p.grad is not None]
-    gradients: list[Tensor] = [p.grad for p in owners]  # type: ignore[misc]
+    gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return Norms(torch.tensor(0.0), torch.zeros(0), [])
     first = gradients[0].device
@@ -44,9 +43,12 @@ def measure_for_clip(parameters: Sequence[Tensor], norm_type: float) -> Norms:
             found = tuple(torch.linalg.vector_norm(g, norm_type) for g in members if g is not None)
         norms.extend(found if device == first else [norm.to(first) for norm in found])
         order.extend(indices)
+    if len(gradients) < len(parameters):
+        there = [index for index, p in enumerate(parameters) if p.grad is not None]
+        order = [there[index] for index in order]
     each = torch.stack(norms)
     total = torch.linalg.vector_norm(each, norm_type)
-    return Norms(total, each, [owners[i] for i in order])
+    return Norms(total, each, order)
 
 
 def apply_clip(parameters: Sequence[Tensor], max_norm: float, total: Tensor) -> None:

@@ -26,7 +26,7 @@ from tracker_bridge.collector._hooks import Attachment, Held, outside_of_dynamo,
 from tracker_bridge.collector._measure import Meter
 from tracker_bridge.collector._names import flat_parameters, full_numel, has_fsdp1, named_parameters
 from tracker_bridge.collector._norms import Clip, GradientNorms, Measurement
-from tracker_bridge.collector._plan import Plan, build_plan
+from tracker_bridge.collector._plan import ClipOrder, Plan, build_plan
 from tracker_bridge.collector._select import Choice, Pattern, selection, unmatched
 from tracker_bridge.records import SeriesTable, Step
 
@@ -195,9 +195,9 @@ class GradientNormCollector:
         target = self._clip_target(chosen)
         counted = target.step if target is not None else self.step
         number = self.due(counted)
+        whole = chosen is None
         if chosen is None:
-            flat = flat_parameters(self._model)
-            chosen = list({id(p): p for p in flat if p is not None}.values())
+            chosen = self._all_parameters(target)
         if number is None:
             if not self._attachments:
                 self._counted += 1
@@ -205,7 +205,7 @@ class GradientNormCollector:
         with torch.no_grad():
             norms = measure_for_clip(chosen, norm_type)
             try:
-                self._record_clip(target, number, norms, float(max_norm), float(norm_type))
+                self._record_clip(target, number, chosen, whole, norms, float(max_norm), float(norm_type))
             except Exception as error:
                 self.fault(error)
             if error_if_nonfinite:
@@ -255,7 +255,7 @@ class GradientNormCollector:
                 if held is not None:
                     return held
             with torch.no_grad():
-                return outside_of_dynamo(self._measured)(attachment, step, scale)
+                return self._measured(attachment, step, scale)
         except Exception as error:
             self.fault(error)
             return None
@@ -290,11 +290,16 @@ class GradientNormCollector:
 
     # Measuring ----------------------------------------------------------------------------------------------------
 
+    @outside_of_dynamo
     def _measured(self, attachment: Attachment | None, step: Step, scale: Tensor | None) -> Held:
         flat = flat_parameters(self._model)
         plan = self._plan_for(attachment, flat)
         turn = int(step // self.every_n_steps) % self._rotate
         gradients = self._gradients(plan, flat, turn)
+        if type(None) in set(map(type, gradients)) and plan.froze(flat, gradients):
+            del self._plans[attachment]
+            plan = self._plan_for(attachment, flat)
+            gradients = self._gradients(plan, flat, turn)
         measured = plan.meters[turn].measure(gradients)
         measurement = Measurement(
             values=measured.values,
@@ -309,14 +314,18 @@ class GradientNormCollector:
 
     def _gradients(self, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int) -> list[Tensor | None]:
         """The gradient of each slot of `plan`; None where there is none, or where it is not the slot's turn."""
-        parameters = [flat[i] for i in plan.slots]
+        parameters: list[nn.Parameter] = [flat[i] for i in plan.slots]  # type: ignore[misc]
+        found: list[Tensor | None]
         if self._rotate > 1:
-            mine = set(plan.turns[turn])
-            parameters = [p if i in mine else None for i, p in enumerate(parameters)]
+            found = [None] * len(parameters)
+            for slot in plan.turns[turn]:
+                found[slot] = (
+                    parameters[slot].grad if self._gradient_of is None else self._gradient_of(parameters[slot])
+                )
+            return found
         if self._gradient_of is not None:
-            find = self._gradient_of
-            return [None if p is None else find(p) for p in parameters]
-        return [None if p is None else p.grad for p in parameters]
+            return list(map(self._gradient_of, parameters))
+        return [p.grad for p in parameters]
 
     def _plan_for(self, attachment: Attachment | None, flat: Sequence[nn.Parameter | None]) -> Plan:
         members = -1 if attachment is None else attachment.members()
@@ -399,34 +408,48 @@ class GradientNormCollector:
         touched = [a for a in self._attachments if not ids.isdisjoint(a.own())]
         return touched[0] if len(touched) == 1 else None
 
+    def _all_parameters(self, target: Attachment | None) -> list[Tensor]:
+        """What `model.parameters()` yields, in its order."""
+        try:
+            flat = flat_parameters(self._model)
+            return [flat[i] for i in self._plan_for(target, flat).distinct]  # type: ignore[misc]
+        except Exception as error:
+            self.fault(error)
+            return list(self._model.parameters())
+
     def _record_clip(
-        self, target: Attachment | None, step: Step, norms: ClipNorms, max_norm: float, norm_type: float
+        self,
+        target: Attachment | None,
+        step: Step,
+        parameters: Sequence[Tensor],
+        whole: bool,
+        norms: ClipNorms,
+        max_norm: float,
+        norm_type: float,
     ) -> None:
         """Keep what clipping measured until the optimizer steps; record it at once where none is attached."""
         flat = flat_parameters(self._model)
         plan = self._plan_for(target, flat)
         scale = target.scale() if target is not None else None
-        scales = () if scale is None else (copy_to_host([scale], self._pool),)
         clip = Clip(copy_to_host([_whole(norms.total)], self._pool), max_norm, undo=False)
         if norm_type != self.norm_type:
             held = self._measured(target, step, scale)
             assert held.measurement is not None
             held.measurement = held.measurement.but(clip=clip)
         else:
-            slot_of = {id(flat[index]): slot for slot, index in enumerate(plan.slots)}
-            found = [(at, slot_of[id(p)]) for at, p in enumerate(norms.parameters) if id(p) in slot_of]
-            sources = np.array([at for at, _ in found], dtype=np.intp)
-            slots = np.array([slot for _, slot in found], dtype=np.intp)
-            values = np.zeros(len(plan.slots))
-            present = np.zeros(len(plan.slots), dtype=np.bool_)
-            present[slots] = True
-            each = copy_to_host([_whole(norms.each)], self._pool)
-            held = Held(
-                step,
-                time.time_ns(),
-                plan.table,
-                Measurement(values, present, self.norm_type, picks=((slots, sources, each),), scales=scales, clip=clip),
+            order = plan.clip_order
+            if not whole or order is None or order.taken != norms.taken:
+                order = _clip_order(plan, flat, parameters, norms.taken)
+                plan.clip_order = order if whole else None
+            measurement = Measurement(
+                values=np.zeros(len(plan.slots)),
+                present=order.present,
+                norm_type=self.norm_type,
+                picks=((order.slots, order.sources, copy_to_host([_whole(norms.each)], self._pool)),),
+                scales=() if scale is None else (copy_to_host([scale], self._pool),),
+                clip=clip,
             )
+            held = Held(step, time.time_ns(), plan.table, measurement)
         covered = [target] if target is not None else self._attachments
         for attachment in covered:
             attachment.held = held
@@ -440,6 +463,21 @@ class GradientNormCollector:
                 "model: it is wrapped by FullyShardedDataParallel (FSDP1), whose gradients are slices of a flat "
                 "parameter that differ from rank to rank; shard it with torch.distributed.fsdp.fully_shard instead"
             )
+
+
+def _clip_order(
+    plan: Plan, flat: Sequence[nn.Parameter | None], parameters: Sequence[Tensor], taken: list[int]
+) -> ClipOrder:
+    slot_of = {id(flat[index]): slot for slot, index in enumerate(plan.slots)}
+    found = [(slot_of[id(parameters[i])], at) for at, i in enumerate(taken) if id(parameters[i]) in slot_of]
+    slots = np.array([slot for slot, _ in found], dtype=np.intp)
+    present = np.zeros(len(plan.slots), dtype=np.bool_)
+    present[slots] = True
+    return ClipOrder(taken, slots, np.array([at for _, at in found], dtype=np.intp), present)
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor | None:
+    return parameter.grad
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ here is raised into training. What is measured and recorded is the collector's b
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Callable
@@ -73,13 +74,12 @@ class Attachment:
         self.step = step
         self.collected: int | None = None
         self.held: Held | None = None
-        lead = optimizers[0]
+        self._before = step
         self._undo: list[Callable[[], None]] = []
-        self._undo.append(
-            lead.register_step_pre_hook(self._counted_hook() if host.step_of is None else self._hook).remove
-        )
         if scaler is not None:
             self._undo.append(watch_scaler(scaler, self))
+        hook = self._counted_hook() if host.step_of is None else self._hook
+        self._undo.append(optimizers[0].register_step_pre_hook(hook).remove)
 
     def detach(self) -> None:
         """Stop watching. The optimizer and the scaler are as if they had never been attached."""
@@ -209,8 +209,19 @@ def unwrap_optimizer(optimizer: Any) -> Optimizer:
 
 
 def outside_of_dynamo(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """`function`, not traced if the caller runs under torch.compile; as it is if torch.compile was never loaded."""
-    if "torch._dynamo" not in sys.modules:
-        return function
-    untraced: Callable[_P, _R] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
-    return untraced
+    """`function`, which torch.compile does not trace when the caller is compiled.
+
+    Wrapped at the first call after torch.compile was loaded, since the wrapping itself would load it.
+    """
+    untraced: Callable[_P, _R] | None = None
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        nonlocal untraced
+        if untraced is None:
+            if "torch._dynamo" not in sys.modules:
+                return function(*args, **kwargs)
+            untraced = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+        return untraced(*args, **kwargs)
+
+    return call

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +27,8 @@ Float64 = npt.NDArray[np.float64]
 
 _STACK_NUMEL = 8192  # above it, copying costs more than a call per tensor (and float32 sums lose 1e-5)
 _STACK_BYTES = 1 << 20  # one stacked piece: half of a common L2 cache
-_ROW = 1024
-_ROW_RANGE = (256, 8192)  # lengths of a last dimension that serve as rows as they are
+_ROW = 2048  # long enough to cost nothing, short enough for float32 sums
+_GRAIN = 32768  # elements from which on torch shares an operation among its threads: too few here to be worth it
 _EXACT_PIECE = 1 << 20
 # Per sqrt(element): below it, squares under the smallest normal number may carry 1e-6 of the sum of squares.
 _SQUARE_FLOOR = {torch.float32: 1.1e-16, torch.float64: 1.5e-151}
@@ -59,7 +60,7 @@ class Meter:
 
     def measure(self, tensors: Sequence[Tensor | None]) -> Measured:
         """One norm per tensor. Raises what torch raises if a tensor cannot be measured even one by one."""
-        make = [None if t is None else t.dtype for t in tensors]
+        make = _make(tensors)
         if self._layout is not None and make == self._make:
             try:
                 return self._layout.measure(tensors)
@@ -92,6 +93,17 @@ def exact_norm(tensor: Tensor, norm_type: float) -> float:
         piece = flat[start : start + _EXACT_PIECE].to(wide).abs() / largest
         total += float(piece.pow(norm_type).sum().numpy())
     return float(largest * total ** (1.0 / norm_type))
+
+
+_dtype = attrgetter("dtype")
+
+
+def _make(tensors: Sequence[Tensor | None]) -> list[torch.dtype | None]:
+    """What a layout is planned for. Anything else about the tensors shows when it is used."""
+    try:
+        return list(map(_dtype, tensors))
+    except AttributeError:
+        return [None if t is None else t.dtype for t in tensors]
 
 
 class _LayoutChanged(Exception):
@@ -250,7 +262,8 @@ class _DenseCpu:
                 found[index] = exact_norm(tensor, self._norm_type)
 
     def _bucket(self, shape: torch.Size, members: Sequence[int], order: list[int]) -> _Bucket:
-        size = max(1, _STACK_BYTES // (max(1, shape.numel()) * self._dtype.itemsize))
+        most = _STACK_BYTES // self._dtype.itemsize if torch.get_num_threads() == 1 else _GRAIN - 1
+        size = max(1, most // max(1, shape.numel()))
         space = torch.empty((min(size, len(members)), *shape), dtype=self._dtype, device="cpu")
         pieces = []
         for start in range(0, len(members), size):
@@ -264,15 +277,13 @@ class _DenseCpu:
 
 def _rows(tensor: Tensor, norm_type: float, dtype: torch.dtype) -> tuple[int, Callable[[Tensor, Tensor], None]]:
     """How to cut a large tensor into rows: their number, and the function that measures them into `out`."""
-    low, high = _ROW_RANGE
-    numel, shape = tensor.numel(), tensor.shape
-    if tensor.is_contiguous() and low <= shape[-1] <= high:
-        last = len(shape) - 1
+    numel = tensor.numel()
+    if tensor.is_contiguous() and numel % _ROW == 0:
 
-        def by_last(g: Tensor, out: Tensor) -> None:
-            torch.linalg.vector_norm(g, norm_type, last, dtype=dtype, out=out.view(g.shape[:-1]))
+        def by_row(g: Tensor, out: Tensor) -> None:
+            torch.linalg.vector_norm(g.view(-1, _ROW), norm_type, 1, dtype=dtype, out=out)
 
-        return numel // shape[-1], by_last
+        return numel // _ROW, by_row
 
     order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
     head = numel - numel % _ROW

@@ -26,6 +26,7 @@ _WRAPPERS: dict[tuple[str, str], tuple[str, ...]] = {
     ("lightning_fabric", "_FabricModule"): ("_forward_module", "_original_module"),
 }
 
+_MAX_DEPTH = 500
 _FSDP1 = ("torch.distributed.fsdp", "FullyShardedDataParallel")
 
 
@@ -54,44 +55,40 @@ class NamedParameter:
 
 
 def flat_parameters(model: nn.Module) -> list[nn.Parameter | None]:
-    """Every entry of every module's parameters, depth first, unset ones (`bias=None`) as None; a module counts once.
+    """Every entry of every module's parameters, level by level, unset ones (`bias=None`) as None.
 
-    This is the whole cost of noticing that a model has changed, so it is written for speed.
+    This is the whole cost of noticing that a model has changed, so it is written for speed: a module that is in two
+    places may come twice, and the order is not that of registration.
+
+    Raises:
+        ValueError: the modules contain one another in a circle.
     """
     found: list[nn.Parameter | None] = []
-    seen: set[int] = set()
-    stack: list[nn.Module | None] = [model]
-    while stack:
-        module = stack.pop()
-        if module is None or id(module) in seen:
-            continue
-        seen.add(id(module))
-        if module._parameters:
-            found.extend(module._parameters.values())
-        if module._modules:
-            stack.extend(reversed(module._modules.values()))
-    return found
+    level: list[nn.Module] = [model]
+    for _ in range(_MAX_DEPTH):
+        for module in level:
+            if module._parameters:
+                found.extend(module._parameters.values())
+        below = [child for module in level if module._modules for child in module._modules.values()]
+        if not below:
+            return found
+        level = [child for child in dict.fromkeys(below) if child is not None]
+    raise ValueError(f"model: its modules are nested more than {_MAX_DEPTH} deep, or in a circle")
 
 
 def named_parameters(model: nn.Module) -> list[NamedParameter]:
     """Every distinct parameter of `model` in registration order, under its clean name."""
+    flat = flat_parameters(model)
+    indexes = {id(flat[index]): index for index in reversed(range(len(flat)))}
     order: list[nn.Parameter] = []
-    indexes: dict[int, int] = {}
     names: dict[int, list[str]] = {}
     places_of: dict[int, tuple[Place, ...]] = {}
-    seen: set[int] = set()
-    position = 0
     for module, path, places in _visits(model, (), "", frozenset()):
-        first = id(module) not in seen
-        seen.add(id(module))
         for key, parameter in module._parameters.items():
-            if first:
-                position += 1
             if parameter is None:
                 continue
             if id(parameter) not in names:
                 order.append(parameter)
-                indexes[id(parameter)] = position - 1
                 names[id(parameter)] = []
                 places_of[id(parameter)] = places
             names[id(parameter)].append(_join(path, key))

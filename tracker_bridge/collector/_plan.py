@@ -10,7 +10,9 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from torch import nn
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor, nn
 
 from tracker_bridge.collector._measure import Meter
 from tracker_bridge.collector._names import block_prefixes, named_parameters
@@ -19,13 +21,26 @@ from tracker_bridge.collector._select import Choice, Selection, choose
 from tracker_bridge.records import SeriesTable
 
 
+@dataclass(frozen=True, slots=True)
+class ClipOrder:
+    """Where clipping puts the norms of the slots: `sources[i]` of its vector is the norm of slot `slots[i]`.
+
+    It holds as long as clipping takes the gradients in the order `taken` (indices in the list of clipped parameters).
+    """
+
+    taken: list[int]
+    slots: npt.NDArray[np.intp]
+    sources: npt.NDArray[np.intp]
+    present: npt.NDArray[np.bool_]
+
+
 @dataclass(slots=True)
 class Plan:
     """The chosen slots of one model, for the parameters that one optimizer (or group of them) updates.
 
     `slots[i]` is the index in `flat_parameters(model)` of `table.names[i]`; `distinct` those of all parameters, in
     the order of `model.parameters()`. `turns` are the positions in `slots` that are measured together, in turn, each
-    by its own meter.
+    by its own meter. `clip_order` is kept from one clipping of all parameters to the next.
     """
 
     slots: tuple[int, ...]
@@ -34,18 +49,29 @@ class Plan:
     meters: tuple[Meter, ...]
     table: SeriesTable
     ids: list[int]
-    trainable: list[bool]
+    frozen: tuple[int, ...]
     members: int
+    clip_order: ClipOrder | None = None
     _stale: bool = False
     _references: list[weakref.ref[nn.Parameter]] = field(default_factory=list)
 
     def fits(self, flat: Sequence[nn.Parameter | None], members: int) -> bool:
-        """Whether `flat` are the very parameters that were planned for, trainable as they were then."""
+        """Whether `flat` are the very parameters that were planned for and none was unfrozen.
+
+        One that was frozen since has no gradient any more; `froze` finds it where gradients are missing.
+        """
         return (
             not self._stale
             and members == self.members
             and list(map(id, flat)) == self.ids
-            and [p.requires_grad for p in flat if p is not None] == self.trainable
+            and not any(p.requires_grad for i in self.frozen if (p := flat[i]) is not None)
+        )
+
+    def froze(self, flat: Sequence[nn.Parameter | None], gradients: Sequence[Tensor | None]) -> bool:
+        """Whether a slot without a gradient belongs to a parameter that was frozen after planning."""
+        return any(
+            gradient is None and (p := flat[index]) is not None and not p.requires_grad
+            for index, gradient in zip(self.slots, gradients, strict=True)
         )
 
     def watch(self, flat: Sequence[nn.Parameter | None]) -> None:
@@ -92,7 +118,7 @@ def build_plan(
         meters=tuple(meters),
         table=table_for(chosen, block_prefixes(model)),
         ids=list(map(id, flat)),
-        trainable=[p.requires_grad for p in flat if p is not None],
+        frozen=tuple(i for i, p in enumerate(flat) if p is not None and not p.requires_grad),
         members=members,
     )
     plan.watch(flat)

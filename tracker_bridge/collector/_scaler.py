@@ -6,6 +6,7 @@ given a subclass of its class while it is watched; pickles and copies of it are 
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -74,11 +75,10 @@ def _watched(base: type, watchers: list[ScalerWatcher]) -> type:
         return result
 
     def reduce_ex(self: Any, protocol: Any) -> Any:
+        # What is rebuilt is of the class that was watched, in the form that pickle checks no class of.
         reduced = super(type(self), self).__reduce_ex__(protocol)
-        if isinstance(reduced, str):
-            return reduced
-        function, arguments, *rest = reduced
-        return (function, tuple(base if a is type(self) else a for a in arguments), *rest)
+        state = reduced[2] if isinstance(reduced, tuple) and len(reduced) > 2 else None
+        return copyreg._reconstructor, (base, object, None), state  # type: ignore[attr-defined]
 
     names = {
         "__module__": base.__module__,

@@ -1,0 +1,139 @@
+"""What collecting costs, as ratios of two things measured interleaved at random in one run.
+
+    python tests/benchmarks/bench_collector.py [--threads 1] [--rounds 60] [--skip-bert]
+
+Printed per case: the median of each way, and the ratio of the medians with its target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import nn
+
+from tracker_bridge.collector import GradientNormCollector
+
+
+def interleaved(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """Median seconds of each way, run in random order in every round.
+
+    With one thread it is CPU time, so that other processes of the machine count for less.
+    """
+    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for name in ways:
+        ways[name]()
+        ways[name]()
+    for _ in range(rounds):
+        for name in random.sample(list(ways), len(ways)):
+            start = clock()
+            ways[name]()
+            times[name].append(clock() - start)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def recipe(model: nn.Module) -> dict[str, float]:
+    """What scripts usually write."""
+    return {f"gradients/{n}": p.grad.norm().item() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def with_gradients(model: nn.Module) -> nn.Module:
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    return model
+
+
+class Tensors(nn.Module):
+    def __init__(self, count: int, *shape: int) -> None:
+        super().__init__()
+        self.items = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for _ in range(count)])
+
+
+def report(title: str, medians: Mapping[str, float], over: str, under: str, target: float | None) -> None:
+    print(f"{title}")
+    for name, seconds in medians.items():
+        print(f"    {name:<28} {seconds * 1e6:10.1f} us")
+    ratio = medians[over] / medians[under]
+    verdict = "" if target is None else f"   target <= {target}   {'ok' if ratio <= target else 'MISSED'}"
+    print(f"    {over} / {under} = {ratio:.3f}{verdict}", flush=True)
+
+
+def due_step(model: nn.Module, rounds: int, title: str, target: float, *, against: str = "recipe") -> None:
+    collector = GradientNormCollector(model, sink=lambda norms: None)
+    gradients = [p.grad for p in model.parameters()]
+    ways = {
+        "recipe": lambda: recipe(model),
+        "get_total_norm": lambda: torch.nn.utils.get_total_norm(gradients),
+        "collector": collector.collect,
+    }
+    report(title, interleaved(ways, rounds), "collector", against, target)
+    assert not collector.faults, collector.faults
+
+
+def clipping(model: nn.Module, rounds: int, title: str) -> None:
+    collector = GradientNormCollector(model, sink=lambda norms: None)
+    ways = {
+        "torch clip_grad_norm_": lambda: torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9),
+        "collector clip_grad_norm_": lambda: collector.clip_grad_norm_(1e9),
+    }
+    report(title, interleaved(ways, rounds), "collector clip_grad_norm_", "torch clip_grad_norm_", 1.03)
+    assert not collector.faults, collector.faults
+
+
+def not_due(rounds: int) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    collector = GradientNormCollector(model, every_n_steps=1 << 60)
+    collector.attach(optimizer)
+    collector.step = 1
+    hook = next(iter(optimizer._optimizer_step_pre_hooks.values()))
+    arguments = (optimizer,)
+    count = 10_000
+
+    def run() -> None:
+        for _ in range(count):
+            hook(optimizer, arguments, {})
+
+    def empty() -> None:
+        for _ in range(count):
+            pass
+
+    medians = interleaved({"hook": run, "loop": empty}, max(5, rounds // 5))
+    cost = (medians["hook"] - medians["loop"]) / count
+    print(f"not due: {cost * 1e6:.3f} us per optimizer step   target <= 2   {'ok' if cost <= 2e-6 else 'MISSED'}")
+
+
+def bert_base() -> nn.Module:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    return with_gradients(BertForSequenceClassification(BertConfig()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--skip-bert", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    print(f"torch {torch.__version__}, {options.threads} thread(s)")
+    not_due(options.rounds)
+    small = with_gradients(nn.Sequential(*[nn.Linear(64, 64) for _ in range(150)]))
+    thousand = with_gradients(Tensors(1000, 64, 64))
+    due_step(small, options.rounds, "due step, 150 of 64x64 and 150 of 64", 0.25)
+    due_step(thousand, options.rounds, "due step, 1,000 of 64x64", 0.35)
+    clipping(small, options.rounds, "clipping, 150 of 64x64 and 150 of 64")
+    clipping(thousand, options.rounds, "clipping, 1,000 of 64x64")
+    if not options.skip_bert:
+        bert = bert_base()
+        due_step(bert, max(10, options.rounds // 4), "due step, BERT-base", 1.05, against="get_total_norm")
+        clipping(bert, max(10, options.rounds // 4), "clipping, BERT-base")
+
+
+if __name__ == "__main__":
+    main()
