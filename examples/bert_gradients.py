@@ -196,12 +196,25 @@ def progress_bar() -> Progress:
     return Progress(*columns, TextColumn("{task.fields[note]}"), console=console, disable=not console.is_terminal)
 
 
+def how_to_look(delivery: bridge.Delivery) -> list[str]:
+    """For each backend the command that shows the run, or the place where it lies."""
+    commands = {
+        "tensorboard": "tensorboard --logdir {}",
+        "wandb": "wandb sync {}",
+        "mlflow": "mlflow ui --backend-store-uri {}",
+    }
+    places = {name: one.url.removeprefix("file://") for name, one in delivery.items() if one.url}
+    return [
+        place if place.startswith("http") else commands.get(name, "{}").format(place) for name, place in places.items()
+    ]
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", metavar="FILE", help="YAML, TOML or JSON; default: TensorBoard in ./runs")
     parser.add_argument("--data", choices=("shipped", "mrpc"), default="shipped", help="mrpc needs a network")
     parser.add_argument("--model-size", choices=tuple(MODEL_SIZES), default="small")
-    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--epochs", type=int, default=15)
     parser.add_argument("--steps", type=int, help="stop after this many optimizer steps, instead of --epochs")
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--batch-size", type=int, default=16)
@@ -210,21 +223,25 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def show_addresses(run: bridge.Run) -> None:
-    """Where to watch the run while it trains. The trackers open in the background, so give them a moment."""
-    run.flush(timeout=20)
-    console.print(f"run {run.id} in {run.dir}", highlight=False)
-    for backend, url in run.urls.items():
-        console.print(f"  {backend}: {url}", highlight=False, soft_wrap=True)
+    """Where to watch the run while it trains. Trackers open in the background; training need not wait for them."""
+    console.print(f"run {run.id}: training starts, follow it at", highlight=False)
+    for backend, address in run.wait_until_open(timeout=30).items():
+        console.print(f"  {backend}: {address}", highlight=False, soft_wrap=True)
 
 
 def main() -> None:
     arguments = parse_arguments()
     random.seed(arguments.seed)
     torch.manual_seed(arguments.seed)
+    if arguments.model_size == "small":
+        torch.set_num_threads(1)  # matrices this small gain nothing from more, and lose much on a busy machine
     with bridge.init(arguments.config, tags=["bert", "paraphrase"], params=vars(arguments)) as run:
         show_addresses(run)
         evaluation = train(run, arguments)
-    print(evaluation)
+        delivery = run.close()
+    print("  ".join(f"{name} {value:.3f}" for name, value in evaluation.items()))
+    print(delivery)
+    print("\n".join(f"look at it with: {command}" for command in how_to_look(delivery)))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import scripts
 from tracker_bridge.config import load_config
 
 ROOT = Path(__file__).parents[2]
@@ -62,14 +63,11 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def environment() -> dict[str, str]:
-    """This one's, without settings of a tracker or of ours, with the interpreter of the tests first on the path."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("TRACKER_BRIDGE", "WANDB", "MLFLOW", "NEPTUNE"))}
-    return kept | {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}", "OMP_NUM_THREADS": "1"}
-
-
 def execute(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=110, check=False)
+    """Run a command in a user's environment, where the interpreter of the tests is the first on the path."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = scripts.environment(PATH=path, OMP_NUM_THREADS="1")
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=110, check=False)
 
 
 def undelivered(directory: Path) -> str:
@@ -84,13 +82,22 @@ def test_each_block_is_of_a_kind_that_is_checked() -> None:
     assert README.count("```") == 2 * len(BLOCKS)
 
 
-def test_the_setup_commands_are_single_lines_that_ci_runs() -> None:
-    """The two commands for a fresh machine are one line each, and `.ci/run` has them word for word."""
+def test_the_setup_commands_are_what_ci_and_the_example_tests_run() -> None:
+    """Each of the two commands is one line, and its parts are commands of `.ci/run` or the example that tests run."""
     assert len(SETUP) == 2
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    known = {plain_command(line) for line in ci.splitlines()} | {".venv/bin/python examples/bert_gradients.py"}
     for block in SETUP:
         assert block.code.count("\n") == 1
-        assert block.code.strip() in ci
+        assert [part for part in block.code.strip().split(" && ") if plain_command(part) not in known] == []
+    assert SETUP[0].code.strip().endswith("examples/bert_gradients.py")
+    assert SETUP[1].code.strip().endswith("pytest -n 2")
+
+
+def plain_command(line: str) -> str:
+    """A command line without what differs in CI for its own reasons: the environment's place and less output."""
+    line = re.sub(r'"\$(python|work/dev/bin/python)"', "python3", line.strip().replace(" -q ", " "))
+    return re.sub(r'"\$work/dev(?:/(bin/\w+))?"', lambda m: f".venv/{m[1]}" if m[1] else ".venv", line)
 
 
 @pytest.mark.parametrize("block", YAML, ids=str)
@@ -101,13 +108,13 @@ def test_each_yaml_block_is_a_valid_config(block: Block, tmp_path: Path) -> None
     assert load_config(file, environ={}, cwd=tmp_path).backends
 
 
-@pytest.mark.parametrize("block", PYTHON, ids=str)
-def test_each_python_block_runs_and_delivers(block: Block, directory: Path) -> None:
-    """The block runs after the lines that make a model, an optimizer and a loader, and everything is delivered."""
-    script = directory / "block.py"
-    script.write_text(PRELUDE + block.code, encoding="utf-8")
-    done = execute([sys.executable, "-W", "error", script.name], directory)
-    assert done.returncode == 0, done.stderr
+def test_the_python_blocks_run_in_order_and_deliver(directory: Path) -> None:
+    """Each block runs after the lines that make a model, an optimizer and a loader, and everything is delivered."""
+    for block in PYTHON:
+        script = directory / f"{block}.py"
+        script.write_text(PRELUDE + block.code, encoding="utf-8")
+        done = execute([sys.executable, "-W", "error", script.name], directory)
+        assert done.returncode == 0, done.stderr
     assert undelivered(directory) == ""
 
 
