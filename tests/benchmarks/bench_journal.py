@@ -72,7 +72,9 @@ def _norms(folder: Path) -> dict[str, Call]:
     return {
         "journal, append(record)": lambda step: writer.append(NormVector(time.time_ns(), step, 0, packed)),
         "journal, append_encoded": lambda step: writer.append_encoded(payload),
-        "json lines, write()": lambda step: lines.write(json.dumps(dict(zip(names, array.tolist()))).encode() + b"\n"),
+        "json lines, write()": lambda step: lines.write(
+            json.dumps(dict(zip(names, array.tolist(), strict=True))).encode() + b"\n"
+        ),
         "sqlite (WAL, sync off)": lambda step: database(step, packed),
     }
 

@@ -237,18 +237,20 @@ def test_a_hung_disk_stalls_an_append_once_and_briefly(tmp_path: Path, monkeypat
 
         monkeypatch.setattr(os, "posix_fallocate", hang)
         times = []
-        for step in range(60):
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
             start = time.monotonic()
-            writer.append(point(step, 30_000))
+            writer.append(point(len(times), 30_000))
             times.append(time.monotonic() - start)
+            time.sleep(0.005)
         assert sum(taken > 0.2 for taken in times) <= 2
         assert max(times) < 5
         assert set(writer.dropped) == {"slow_disk"}
         gate.set()
-        _until_appended(writer, point(99))
+        _until_appended(writer, point(-1))
         dropped = dict(writer.dropped)
     assert _told(tmp_path / "j") == dropped
-    assert steps(everything(tmp_path / "j"))[-1] == 99
+    assert steps(everything(tmp_path / "j"))[-1] == -1
 
 
 def test_the_journal_works_without_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

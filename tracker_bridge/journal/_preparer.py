@@ -45,6 +45,7 @@ class Preparer:
     def __init__(self, store: SegmentStore) -> None:
         self._store = store
         self._order: _Order | None = None
+        self._patience = PATIENCE
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = threading.Thread(
             target=_work, args=(self._jobs,), name="tracker_bridge-journal", daemon=True
@@ -61,7 +62,7 @@ class Preparer:
             self._do(lambda: _make(self._store, order))
 
     def take(self, number: int, size: int, least: int, keep: int) -> Segment:
-        """The ordered segment, or one ordered now; it has not begun. Waits `PATIENCE` at most.
+        """The ordered segment, or one ordered now; it has not begun. Waits `PATIENCE` at most, once for each order.
 
         Raises `SlowDiskError`, `NoRoomError`, `OSError`; call it again later.
         """
@@ -70,8 +71,10 @@ class Preparer:
             self.order(number, size, least, keep)
             order = self._order
             assert order is not None
-            if not order.done.wait(PATIENCE):
+            if not order.done.wait(self._patience):
+                self._patience = 0.0
                 raise SlowDiskError
+            self._patience = PATIENCE
             self._order = None
             if order.segment is not None and order.segment.size >= least:
                 return order.segment
@@ -91,7 +94,8 @@ class Preparer:
             self._discard(order)
         if self._thread is not None:
             self._jobs.put(None)
-            self._thread.join(_STOP_PATIENCE)
+            if self._thread is not threading.current_thread():  # a forgotten writer may be collected in any thread
+                self._thread.join(_STOP_PATIENCE)
 
     def _discard(self, order: _Order) -> None:
         def job() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 import weakref
@@ -57,9 +58,8 @@ class _Left(NamedTuple):
 class JournalWriter:
     """The one writer of a journal. Make it with `create` or `recover`.
 
-    `dropped` counts what could not be appended, by reason: `disk_full`, `io_error`, `max_disk`, `too_large`,
-    `slow_disk`,
-    `forked_child`, `closed`.
+    `dropped` counts what could not be appended, by reason: `disk_full`, `io_error`, `slow_disk`, `max_disk`,
+    `too_large`, `forked_child`, `closed`; also `sync_failed` and `snapshot_too_large`, which lose no record.
     """
 
     dropped: dict[str, int]
@@ -272,7 +272,8 @@ class JournalWriter:
 
     def __del__(self) -> None:
         # A writer that was forgotten must not keep its thread and its lock. (There is no lock if opening failed.)
-        if "_preparer" in self.__dict__:
+        # When the interpreter ends both are lost anyway, and the thread does not run any more.
+        if "_preparer" in self.__dict__ and not sys.is_finalizing():
             self.close()
 
     def _close(self) -> None:
