@@ -61,6 +61,11 @@ def version_event(time_ns: int) -> bytes:
     return _WALL_TIME.pack(b"\x09", time_ns / 1e9) + b"\x1a" + varint(len(version)) + version
 
 
+def is_version(payload: bytes) -> bool:
+    """Whether an event is one of `version_event`."""
+    return payload[9:10] == b"\x1a"
+
+
 def to_float32(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
     """Little-endian float32 [N]. A finite value beyond float32 becomes the largest: it must not look like infinity."""
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):

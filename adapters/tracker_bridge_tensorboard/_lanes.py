@@ -11,16 +11,16 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from tracker_bridge_tensorboard._encoding import version_event
+from tracker_bridge_tensorboard._encoding import is_version, version_event
 from tracker_bridge_tensorboard._framing import frame, read_frames
-from tracker_bridge_tensorboard._location import SERIES, event_file, event_files, next_stamp
+from tracker_bridge_tensorboard._location import SERIES, event_file, next_stamp, part_files
 from tracker_bridge_tensorboard._memory import LaneMemory
 
 MOST_LATE_LANES = 64
@@ -164,7 +164,12 @@ class Lanes:
         self._numbers = {tag: number for number, tag in enumerate(tags)}
         self._lanes: list[Lane] = []
         self._lanes = [self._restored(memory) for memory in known] or [self._new_lane("")]
-        self._written = _beyond(root, known) + Counter(done)
+        self._sizes = {root / lane.directory / name: size for lane in known for name, size in lane.files.items()}
+        self._written = _beyond(root, known, self._sizes)
+        self._behind = bool(self._written)
+        self._written.update(done)
+        self._recognised: list[bytes] = []
+        self._behind_before = self._behind
         self._begun: list[tuple[Lane, int]] = []
 
     @property
@@ -187,6 +192,8 @@ class Lanes:
         for lane in self._lanes:
             lane.begin()
         self._begun = [(lane, lane.committed()) for lane in self._lanes]
+        self._recognised.clear()
+        self._behind_before = self._behind
 
     def put(self, event: Event) -> bool:
         """Stage an event where it hides nothing; False if there is no such place."""
@@ -199,6 +206,8 @@ class Lanes:
             return again
         lane.steps[numbers] = step
         if not again:
+            # Items come in order, so the first one that was not written yet is behind all that were.
+            self._behind = False
             lane.stage(event.payload)
         return True
 
@@ -215,6 +224,9 @@ class Lanes:
         """Undo the transaction."""
         for lane, size in self._begun:
             lane.rollback(size)
+        self._written.update(self._recognised)
+        self._recognised.clear()
+        self._behind = self._behind_before
 
     def remembered(self) -> tuple[list[str], list[LaneMemory]]:
         """The tags in the order of their numbers, and each lane's state, for `Memory`."""
@@ -222,12 +234,19 @@ class Lanes:
         memories = [
             LaneMemory(
                 str(lane.directory.relative_to(self._root)),
-                {path.name: path.stat().st_size for path in event_files(lane.directory)},
+                self._remembered_sizes(lane),
                 lane.steps[:count].tobytes(),
             )
             for lane in self._lanes
         ]
         return list(self._numbers), memories
+
+    def _remembered_sizes(self, lane: Lane) -> dict[str, int]:
+        sizes = {path: path.stat().st_size for path in part_files(lane.directory, SERIES)}
+        if self._behind:
+            # What an interrupted delivery wrote is still to come again: the next opening must find it as well.
+            sizes = {path: size for path, size in self._sizes.items() if path in sizes}
+        return {path.name: size for path, size in sizes.items()}
 
     def close(self) -> None:
         """Close all event files."""
@@ -265,6 +284,7 @@ class Lanes:
         for key in map(digest, {event.payload, event.key}):
             if self._written[key]:
                 self._written[key] -= 1
+                self._recognised.append(key)
                 return True
         return False
 
@@ -274,14 +294,14 @@ def digest(payload: bytes) -> bytes:
     return hashlib.blake2b(payload, digest_size=16).digest()
 
 
-def _beyond(root: Path, known: Sequence[LaneMemory]) -> Counter[bytes]:
+def _beyond(root: Path, known: Sequence[LaneMemory], sizes: Mapping[Path, int]) -> Counter[bytes]:
     """Digests of the events behind the remembered sizes: written, but perhaps sent again."""
-    sizes = {root / lane.directory / name: size for lane in known for name, size in lane.files.items()}
     directories = {root, *(root / lane.directory for lane in known), *root.glob("late*")} if known else set()
     return Counter(
         digest(payload)
         for directory in sorted(directories)
-        for path in event_files(directory)
+        for path in part_files(directory, SERIES)
         if path.stat().st_size > sizes.get(path, 0)
         for payload in read_frames(path, sizes.get(path, 0))
+        if not is_version(payload)
     )

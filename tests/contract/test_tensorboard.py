@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +309,9 @@ def test_killed_delivery_stores_every_point_once(tmp_path: Path) -> None:
     def size() -> int:
         return sum(path.stat().st_size for path in (tmp_path / "runs").rglob("*.series"))
 
+    def written_or_ended(process: subprocess.Popen[bytes], enough: float) -> bool:
+        return size() >= enough or process.poll() is not None
+
     generator = np.random.default_rng(0)
     for _ in range(8):
         command = [sys.executable, "-c", code, str(trial.paths.root), str(tmp_path / "runs")]
@@ -315,7 +319,7 @@ def test_killed_delivery_stores_every_point_once(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         enough = size() + float(generator.uniform(1_000, 400_000))
-        until(lambda: size() >= enough or process.poll() is not None, 30.0)
+        until(partial(written_or_ended, process, enough), 30.0)
         process.kill()
         process.wait()
         process.stdout.close()
@@ -327,6 +331,23 @@ def test_killed_delivery_stores_every_point_once(tmp_path: Path) -> None:
             (s, float(s)) for s in range(steps)
         ]
     assert not list(directory.glob("late*"))
+
+
+def test_interruptions_in_a_row_store_nothing_twice(tmp_path: Path) -> None:
+    """What one interrupted delivery wrote is still known after a second one that came no further than opening."""
+    first, directory = opened(tmp_path)
+    first.write(Batch(tuple(row(step, float(step)) for step in range(10))))
+    first.flush()
+    first.write(Batch(tuple(row(step, float(step)) for step in range(10, 20))))
+    for _ in range(2):
+        opened(tmp_path)
+    second, _ = opened(tmp_path)
+    second.write(Batch(tuple(row(step, float(step)) for step in range(9, 15))))
+    second.flush()
+    third, _ = opened(tmp_path)
+    third.write(Batch(tuple(row(step, float(step)) for step in range(9, 25))))
+    third.close("finished")
+    assert [event.step for event in accumulate(directory).Scalars("loss")] == list(range(25))
 
 
 def test_full_disk_leaves_whole_files_and_delivery_goes_on(tmp_path: Path) -> None:
