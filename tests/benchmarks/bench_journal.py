@@ -1,6 +1,6 @@
 """What one append costs the training thread, beside JSON lines and SQLite, and how fast the journal takes points.
 
-    python tests/benchmarks/bench_journal.py [--records 20000] [--dir DIR]
+    python tests/benchmarks/bench_journal.py [--records 20000] [--seconds 10] [--dir DIR]
 
 The writers take turns record by record, so that a noisy machine is noisy for all. Times are of the whole call:
 encoding, checksum and store. `busy` runs the same beside a Python thread that never waits.
@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from tracker_bridge.journal import JournalReader, JournalWriter
-from tracker_bridge.records import Metrics, NormVector, encode, pack_values
+from tracker_bridge.records import AnyRecord, Metrics, NormVector, encode, pack_values
 
 Call = Callable[[int], object]
 
@@ -31,6 +31,7 @@ Call = Callable[[int], object]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=20_000)
+    parser.add_argument("--seconds", type=int, default=10, help="of appends at 1,000 a second")
     parser.add_argument("--dir", type=Path, default=None, help="a folder on the disk to measure (default: temporary)")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=arguments.dir))
@@ -41,17 +42,21 @@ def main() -> None:
                 print(f"\n{'beside a busy Python thread' if busy else 'alone'}, us per call")
                 for title, calls in (("5 scalars", _scalars(folder)), ("1,000 norms", _norms(folder))):
                     _compare(title, calls, arguments.records // (5 if busy else 1))
-        _paced(folder)
+        _tails(folder, arguments.seconds)
         _throughput(folder)
     finally:
         shutil.rmtree(folder)
 
 
+def _new(folder: Path) -> Path:
+    return Path(tempfile.mkdtemp(dir=folder))
+
+
 def _scalars(folder: Path) -> dict[str, Call]:
     values = {f"metric_{i}": 0.1 * i for i in range(5)}
-    writer = JournalWriter.create(Path(tempfile.mkdtemp(dir=folder)) / "j", "bench", max_disk=256 << 20)
+    writer = JournalWriter.create(_new(folder) / "j", "bench", max_disk=256 << 20)
     payload = encode(Metrics(time.time_ns(), 1, values))
-    lines = (Path(tempfile.mkdtemp(dir=folder)) / "x.jsonl").open("wb", buffering=0)
+    lines = (_new(folder) / "x.jsonl").open("wb", buffering=0)
     database = _database(folder)
     return {
         "journal, append(record)": lambda step: writer.append(Metrics(time.time_ns(), step, values)),
@@ -64,10 +69,10 @@ def _scalars(folder: Path) -> dict[str, Call]:
 def _norms(folder: Path) -> dict[str, Call]:
     array = np.random.default_rng(0).random(1000)
     names = [f"gradients/layer.{i}.weight" for i in range(1000)]
-    writer = JournalWriter.create(Path(tempfile.mkdtemp(dir=folder)) / "j", "bench", max_disk=256 << 20)
+    writer = JournalWriter.create(_new(folder) / "j", "bench", max_disk=256 << 20)
     packed = pack_values(array)
     payload = encode(NormVector(time.time_ns(), 1, 0, packed))
-    lines = (Path(tempfile.mkdtemp(dir=folder)) / "x.jsonl").open("wb", buffering=0)
+    lines = (_new(folder) / "x.jsonl").open("wb", buffering=0)
     database = _database(folder)
     return {
         "journal, append(record)": lambda step: writer.append(NormVector(time.time_ns(), step, 0, packed)),
@@ -80,7 +85,7 @@ def _norms(folder: Path) -> dict[str, Call]:
 
 
 def _database(folder: Path) -> Callable[[int, str | bytes], None]:
-    connection = sqlite3.connect(Path(tempfile.mkdtemp(dir=folder)) / "x.db", isolation_level=None)
+    connection = sqlite3.connect(_new(folder) / "x.db", isolation_level=None)
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=OFF")
     connection.execute("CREATE TABLE points (step INTEGER, value)")
@@ -108,28 +113,36 @@ def _compare(title: str, calls: dict[str, Call], records: int) -> None:
         print(f"    {name:<26}{p50:9.2f}{p99:9.2f}{p999:9.1f}{top:10.0f}   {p50 * 1e3 / reference:8.2f}")
 
 
-def _paced(folder: Path) -> None:
-    """Back to back, as a tight loop sees it; tails include every rotation and deletion."""
-    print("\nback to back, 100,000 appends, max_disk reached, us per call")
-    array = pack_values(np.random.default_rng(0).random(1000))
+def _tails(folder: Path, seconds: int) -> None:
+    """Every call of one writer, with all new segments and deletions: at 1,000 calls/s, and as fast as it goes."""
+    packed = pack_values(np.random.default_rng(0).random(1000))
     values = {f"metric_{i}": 0.1 * i for i in range(5)}
-    for title, make in (
-        ("5 scalars", lambda step: Metrics(time.time_ns(), step, values)),
-        ("1,000 norms", lambda step: NormVector(time.time_ns(), step, 0, array)),
-    ):
-        with JournalWriter.create(Path(tempfile.mkdtemp(dir=folder)) / "j", "bench", max_disk=256 << 20) as writer:
-            times = np.empty(100_000)
-            for step in range(len(times)):
-                start = time.perf_counter_ns()
-                writer.append(make(step))
-                times[step] = time.perf_counter_ns() - start
+    makers: dict[str, Callable[[int], AnyRecord]] = {
+        "5 scalars": lambda step: Metrics(time.time_ns(), step, values),
+        "1,000 norms": lambda step: NormVector(time.time_ns(), step, 0, packed),
+    }
+    for pace, records in ((1000, 1000 * seconds), (0, 100_000)):
+        title = f"{records} appends, {f'{pace} a second' if pace else 'back to back'}, us per call"
+        print(f"\n{title:<58}{'over 1 ms':>10}{'dropped':>10}")
+        for name, make in makers.items():
+            with JournalWriter.create(_new(folder) / "j", "bench", max_disk=64 << 20) as writer:
+                times = np.empty(records)
+                begin = time.perf_counter()
+                for step in range(records):
+                    if pace:
+                        time.sleep(max(0.0, begin + step / pace - time.perf_counter()))
+                    start = time.perf_counter_ns()
+                    writer.append(make(step))
+                    times[step] = time.perf_counter_ns() - start
+                dropped = sum(writer.dropped.values())
             p50, p99, p999, top = np.percentile(times / 1e3, [50, 99, 99.9, 100])
-            print(f"    {title:<26}{p50:9.2f}{p99:9.2f}{p999:9.1f}{top:10.0f}   over 1 ms: {(times > 1e6).sum()}")
+            over = int((times > 1e6).sum())
+            print(f"    {name:<18}{p50:9.2f}{p99:9.2f}{p999:9.1f}{top:10.0f}{over:10}{dropped:10}")
 
 
 def _throughput(folder: Path) -> None:
     payload = encode(NormVector(time.time_ns(), 1, 0, pack_values(np.random.default_rng(0).random(1000))))
-    place = Path(tempfile.mkdtemp(dir=folder)) / "j"
+    place = _new(folder) / "j"
     records = 40_000
     with JournalWriter.create(place, "bench", max_disk=1 << 30) as writer:
         start, cpu = time.perf_counter(), time.thread_time()

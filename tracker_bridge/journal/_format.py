@@ -36,8 +36,8 @@ unpack_frame = _FRAME.unpack_from
 _SEAL_CRC = zlib.crc32(b"seal")
 
 # zlib lets go of the interpreter lock for more than 5 KiB, and beside a busy Python thread it then waits a whole
-# switch interval (5 ms) to get it back. Smaller pieces keep the lock.
-_PIECE = 4096
+# switch interval (5 ms) to get it back. Pieces of that size keep the lock.
+_PIECE = 5 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,10 @@ def checksum(payload: bytes | memoryview) -> int:
     """crc32 of the payload."""
     if len(payload) <= _PIECE:
         return zlib.crc32(payload)
-    crc = 0
-    with memoryview(payload) as view:
-        for start in range(0, len(view), _PIECE):
-            crc = zlib.crc32(view[start : start + _PIECE], crc)
+    view = memoryview(payload)
+    crc = zlib.crc32(view[:_PIECE])
+    for start in range(_PIECE, len(view), _PIECE):
+        crc = zlib.crc32(view[start : start + _PIECE], crc)
     return crc
 
 
