@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tracker_bridge.importers import discover
+from tracker_bridge.importers import discover, import_tree
 from tracker_bridge.records import Metrics
 
 TAGS = [f"gradients/encoder.layer.{i // 10}.block.{i % 10}.weight" for i in range(1000)]
@@ -57,13 +57,8 @@ def write_wide(path: Path, steps: int) -> None:
 
 def write_narrow(path: Path, steps: int) -> None:
     """One event a scalar, as `SummaryWriter.add_scalar` writes it; framed here, as the writer needs minutes."""
-    import google_crc32c
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
-
-    def masked(data: bytes) -> int:
-        crc = google_crc32c.value(data)
-        return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
     path.mkdir()
     value = np.random.default_rng(0).random(steps)
@@ -72,8 +67,18 @@ def write_narrow(path: Path, steps: int) -> None:
             for tag in TAGS:
                 summary = Summary(value=[Summary.Value(tag=tag, simple_value=value[step])])
                 data = Event(wall_time=1.7e9 + step, step=step, summary=summary).SerializeToString()
-                size = struct.pack("<Q", len(data))
-                file.write(size + struct.pack("<I", masked(size)) + data + struct.pack("<I", masked(data)))
+                file.write(framed(data))
+
+
+def framed(data: bytes) -> bytes:
+    import google_crc32c
+
+    def masked(part: bytes) -> bytes:
+        crc = google_crc32c.value(part)
+        return struct.pack("<I", (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF)
+
+    size = struct.pack("<Q", len(data))
+    return size + masked(size) + data + masked(data)
 
 
 def event_accumulator(path: Path) -> int:
@@ -203,7 +208,7 @@ def bench_neptune(steps: int) -> None:
 
 PEAK = """
 import resource, sys
-from tracker_bridge.importers import discover
+from tracker_bridge.importers import discover, import_tree
 base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 for run in discover(sys.argv[1], sys.argv[2]):
     for record in run.records():
@@ -233,7 +238,56 @@ def bench_memory(steps: int) -> None:
             print(f"neptune-db {path.stat().st_size / 1e6:.0f} MB: peak grows by {peak('neptune-db', path):.0f} MiB")
 
 
-BENCHES = {"tensorboard": bench_tensorboard, "neptune": bench_neptune, "memory": bench_memory}
+# --- many small runs --------------------------------------------------------------------------------------------------
+
+
+def bench_small(steps: int) -> None:
+    """1,000 runs of 20 points, beside what the disk alone needs for as many directories and files of that size."""
+    runs = max(10, steps // 10)
+    with tempfile.TemporaryDirectory() as folder:
+        for index in range(runs):
+            write_small(Path(folder, "tree", f"{index % 10}", f"run{index}"), index)
+        start = time.perf_counter()
+        for index in range(runs):
+            made = Path(folder, "plain", str(index))
+            for part in ("journal", "files", "backends"):
+                (made / part).mkdir(parents=True)
+            for name in ("run.json", "journal/1", "lock"):
+                with (made / name).open("wb") as file:
+                    file.write(bytes(4096))
+        plain = time.perf_counter() - start
+        for workers in (1, 2, 4):
+            start = time.perf_counter()
+            report = import_tree("tensorboard", Path(folder, "tree"), Path(folder, f"q{workers}"), workers=workers)
+            took = time.perf_counter() - start
+            assert len(report.imported) == runs, report.failed[:1]
+            print(
+                f"{runs} small runs, {workers} workers: {took:.2f} s = {runs / took:.0f} runs/s "
+                f"({took / plain:.1f}x the bare files, {plain:.2f} s)",
+                flush=True,
+            )
+        start = time.perf_counter()
+        report = import_tree("tensorboard", Path(folder, "tree"), Path(folder, "q1"), workers=1)
+        print(f"again, all skipped ({len(report.skipped)}): {time.perf_counter() - start:.2f} s")
+
+
+def write_small(path: Path, index: int) -> None:
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    path.mkdir(parents=True)
+    with (path / f"events.out.tfevents.{1700000000 + index}.host.1.0").open("wb") as file:
+        for step in range(20):
+            summary = Summary(value=[Summary.Value(tag="loss", simple_value=step)])
+            file.write(framed(Event(wall_time=1.7e9 + step, step=step, summary=summary).SerializeToString()))
+
+
+BENCHES = {
+    "tensorboard": bench_tensorboard,
+    "neptune": bench_neptune,
+    "memory": bench_memory,
+    "small": bench_small,
+}
 
 
 def main() -> None:

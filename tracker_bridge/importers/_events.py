@@ -55,7 +55,7 @@ class Point:
     """One value of a summary, decoded. The type of `value` follows from `kind`.
 
     `scalar`: float; `text`: list of str; `histogram`: (edges [B + 1], counts [B]); `params`: dict; `status`: int (the
-    hparams plugin's); `file`: list of bytes; any other kind names what cannot be carried.
+    hparams plugin's); `file`: list of bytes; `description`: nothing; any other kind names what cannot be carried.
     """
 
     tag: str
@@ -244,7 +244,7 @@ def _hparams(tag: str, content: bytes) -> Point:
         return Point(tag, "params", params)
     if what == "status":
         return Point(tag, "status", status)
-    return Point(tag, "hparams description", None)
+    return Point(tag, "description", None)
 
 
 def _hparam(entry: bytes) -> tuple[str, Any]:

@@ -259,7 +259,7 @@ class _Reader:
                 self._status = _SESSION_STATUS.get(point.value, self._status)
             elif point.kind == "file":
                 yield from self._media(event, point)
-            else:
+            elif point.kind != "description":
                 self._reading.left_out[f"TensorBoard {point.kind}"] += 1
         if scalars:
             yield Metrics(event.time_ns, event.step, scalars)

@@ -1,0 +1,220 @@
+"""Trees of foreign runs into run directories: whole or not at all, resumable, bounded, and reported."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+
+from tests.importers.helpers import points_of, same
+from tests.importers.test_tensorboard import NAME, VERSION, framed, scalar, write_events
+from tracker_bridge.importers import Outcome, discover, import_tree
+from tracker_bridge.reader import read
+from tracker_bridge.rundir import RunPaths, load_manifest
+
+KIND = "tensorboard"
+
+
+def make_tree(root: Path, runs: int, steps: int = 5) -> Path:
+    for index in range(runs):
+        events = [VERSION, *(scalar("loss", step, step + index, 1.7e9 + step) for step in range(steps))]
+        write_events(root / f"run{index:03d}", events, NAME.replace("1700000000", str(1700000000 + index)))
+    return root
+
+
+def content(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def test_a_tree_becomes_run_directories_and_twice_changes_nothing(tmp_path: Path) -> None:
+    """Each run can be read back equal to what the importer read; a second import skips all and touches no byte."""
+    tree, queue = make_tree(tmp_path / "tree", 12), tmp_path / "queue"
+    seen: list[Outcome] = []
+    report = import_tree(KIND, tree, queue, workers=3, on_progress=seen.append)
+    assert (len(report.imported), len(report.skipped), len(report.failed)) == (12, 0, 0)
+    assert [outcome.name for outcome in report.imported] == [f"run{i:03d}" for i in range(12)]
+    assert sorted(outcome.run_id for outcome in seen) == sorted(outcome.run_id for outcome in report.imported)
+    for run in discover(KIND, tree):
+        reader = read(queue / run.run_id)
+        series = {name: list(zip(s.tolist(), v.tolist(), strict=True)) for name, (s, v) in reader.metrics().items()}
+        assert same(series, points_of(list(run.records())))
+        manifest = load_manifest(RunPaths(queue / run.run_id))
+        assert (manifest.status, manifest.name, manifest.backends) == ("finished", run.name, {})
+        assert manifest.created_ns == 1_700_000_000 * 10**9
+        assert manifest.finished_ns == 1_700_000_004 * 10**9
+    before = content(queue)
+    again = import_tree(KIND, tree, queue, workers=2)
+    assert (len(again.imported), len(again.skipped), len(again.failed)) == (0, 12, 0)
+    assert {outcome.why for outcome in again.skipped} == {"is imported already"}
+    assert content(queue) == before
+    assert sorted(p.name for p in queue.iterdir()) == sorted(run.run_id for run in discover(KIND, tree))
+
+
+def test_one_worker_and_many_give_the_same(tmp_path: Path) -> None:
+    """The journals do not depend on how many processes wrote them."""
+    tree = make_tree(tmp_path / "tree", 5)
+    for name, workers in (("one", 1), ("many", 4)):
+        import_tree(KIND, tree, tmp_path / name, workers=workers)
+
+    def journals(root: Path) -> dict[str, bytes]:
+        return {name: data for name, data in content(root).items() if name.endswith("run.json")}
+
+    assert journals(tmp_path / "one") == journals(tmp_path / "many")
+    for run in discover(KIND, tree):
+        one, many = read(tmp_path / "one" / run.run_id), read(tmp_path / "many" / run.run_id)
+        assert repr(one.metrics()) == repr(many.metrics())
+
+
+def test_a_bad_run_costs_itself_and_is_explained(tmp_path: Path) -> None:
+    """A damaged file fails its run with file and place; the others come through, and salvaging takes what is sound."""
+    tree, queue = make_tree(tmp_path / "tree", 4), tmp_path / "queue"
+    path = next((tree / "run002").iterdir())
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(bytes(data))
+    report = import_tree(KIND, tree, queue, workers=2)
+    assert (len(report.imported), len(report.failed)) == (3, 1)
+    (failed,) = report.failed
+    assert failed.why is not None
+    assert str(path) in failed.why
+    assert "offset" in failed.why
+    assert not (queue / failed.run_id).exists()
+    salvaged = import_tree(KIND, tree, queue, workers=2, salvage=True)
+    assert (len(salvaged.imported), len(salvaged.skipped)) == (1, 3)
+    assert salvaged.imported[0].damage
+    assert str(path) in salvaged.imported[0].damage[0]
+    assert load_manifest(RunPaths(queue / failed.run_id)).provenance["import_damage"]
+    assert 1 <= len(read(queue / failed.run_id).metrics()["loss"][0]) < 5
+
+
+def test_a_killed_import_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    """SIGKILL in the middle leaves whole runs and no half ones; the next import adds the rest."""
+    tree, queue = make_tree(tmp_path / "tree", 100, steps=40), tmp_path / "queue"
+    code = "from tracker_bridge.importers import import_tree; import sys; import_tree(*sys.argv[1:], workers=1)"
+    process = subprocess.Popen([sys.executable, "-c", code, KIND, str(tree), str(queue)])
+    deadline = time.monotonic() + 60
+    while len(list(queue.glob("tensorboard-*"))) < 5:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    done = list(queue.glob("tensorboard-*"))
+    assert 5 <= len(done) < 100
+    for path in done:
+        assert len(read(path).metrics()["loss"][0]) == 40
+    report = import_tree(KIND, tree, queue, workers=1)
+    assert len(report.skipped) == len(done)
+    assert len(report.imported) == 100 - len(done)
+    assert not [path for path in queue.iterdir() if path.name.startswith(".")]
+
+
+def test_a_worker_that_dies_costs_its_run_only(tmp_path: Path) -> None:
+    """When importing processes are killed, the runs in their hands fail with the signal; no other run is lost."""
+    tree, queue = make_tree(tmp_path / "tree", 20), tmp_path / "queue"
+    killed: list[int] = []
+
+    def kill_once(_: Outcome) -> None:
+        if not killed:
+            for child in psutil.Process().children():
+                killed.append(child.pid)
+                child.kill()
+
+    report = import_tree(KIND, tree, queue, workers=2, on_progress=kill_once)
+    assert killed
+    assert len(report.imported) + len(report.failed) == 20
+    assert 1 <= len(report.failed) <= len(killed)
+    assert all(outcome.why == "the importing process ended with signal 9" for outcome in report.failed)
+    again = import_tree(KIND, tree, queue, workers=2)
+    assert len(again.imported) == len(report.failed)
+    assert not psutil.Process().children()
+
+
+def test_a_source_that_has_grown_is_not_taken_for_the_same(tmp_path: Path) -> None:
+    """A run imported before whose source has changed is skipped with the way to import it anew."""
+    tree, queue = make_tree(tmp_path / "tree", 1), tmp_path / "queue"
+    (first,) = import_tree(KIND, tree, queue).imported
+    path = next((tree / "run000").iterdir())
+    with path.open("ab") as file:
+        file.write(framed(scalar("loss", 5, 9.0).SerializeToString()))
+    (skipped,) = import_tree(KIND, tree, queue).skipped
+    assert skipped.why is not None
+    assert "has changed since" in skipped.why
+    assert str(first.dir) in skipped.why
+
+
+def test_files_are_copied_into_the_run_under_names_that_stay_inside(tmp_path: Path) -> None:
+    """A moved run holds its files itself; names that climb, repeat or nest in each other cannot leave or collide."""
+    lines = ""
+    for index, name in enumerate(["../../evil", "/etc/evil", "a", "a/b", "A", "a", "x\\..\\y", "", "c:d"]):
+        (tmp_path / f"{index}.bin").write_text(str(index))
+        lines += f'{{"time_ns": 1, "step": null, "artifact": {{{json_text(name)}: "{index}.bin"}}}}\n'
+    (tmp_path / "run.jsonl").write_text(lines)
+    (imported,) = import_tree("jsonl", tmp_path / "run.jsonl", tmp_path / "queue").imported
+    assert imported.dir is not None
+    reader = read(imported.dir)
+    kept = [reader.dir / artifact.path for artifact in reader.artifacts()]
+    assert [path.read_text() for path in kept] == [str(index) for index in range(9)]
+    assert all(path.resolve().is_relative_to(reader.dir / "files") for path in kept)
+    assert not (tmp_path / "queue" / "evil").exists()
+    assert all(Path(artifact.path).is_relative_to("files") for artifact in reader.artifacts())
+
+
+def json_text(text: str) -> str:
+    import json
+
+    return json.dumps(text)
+
+
+def test_images_of_an_event_file_end_up_in_the_run(tmp_path: Path) -> None:
+    """What has to be unpacked first is written straight into the run directory."""
+    image = Summary.Value(tag="picture", image=Summary.Image(height=1, width=1, encoded_image_string=b"\x89PNG pixels"))
+    write_events(tmp_path / "tree", [VERSION, Event(wall_time=1.7e9, step=3, summary=Summary(value=[image]))])
+    (imported,) = import_tree(KIND, tmp_path / "tree", tmp_path / "queue").imported
+    assert imported.dir is not None
+    (artifact,) = read(imported.dir).artifacts()
+    assert (Path(imported.dir) / artifact.path).read_bytes() == b"\x89PNG pixels"
+
+
+def test_a_queue_that_cannot_be_written_is_said_for_each_run(tmp_path: Path) -> None:
+    """A fault of the disk fails the runs with its reason instead of ending the import."""
+    tree = make_tree(tmp_path / "tree", 2)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        import_tree(KIND, tree, tmp_path / "file" / "queue", workers=1)
+    full = tmp_path / "queue"
+    full.mkdir()
+    for run in discover(KIND, tree):
+        (full / run.run_id).mkdir()
+        (full / run.run_id / "something").write_text("in the way")
+    report = import_tree(KIND, tree, full, workers=1)
+    assert [outcome.why is not None and "is in the way" in outcome.why for outcome in report.skipped] == [True, True]
+
+
+def test_a_working_directory_with_modules_in_it_is_never_imported_from(tmp_path: Path) -> None:
+    """Importing from inside a hostile folder executes nothing that lies there."""
+    tree = make_tree(tmp_path / "tree", 3)
+    for name in ("numpy", "json", "msgspec", "tracker_bridge"):
+        (tree / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\nraise SystemExit(9)\n")
+    before = Path.cwd()
+    os.chdir(tree)
+    try:
+        report = import_tree(KIND, ".", tmp_path / "queue", workers=2)
+    finally:
+        os.chdir(before)
+    assert len(report.imported) == 3, report.failed
+    assert not (tmp_path / "executed").exists()
+
+
+def test_an_unknown_kind_names_the_nearest(tmp_path: Path) -> None:
+    """A mistyped kind is an error that says which one was meant."""
+    with pytest.raises(ValueError, match="did you mean 'tensorboard'"):
+        import_tree("tensorbord", tmp_path, tmp_path / "queue")

@@ -1,0 +1,42 @@
+"""A process that imports one run after another: requests on standard input, outcomes on standard output.
+
+Started as a script by `_tree`, not by multiprocessing, which would run the caller's own script again; and its folder
+is taken off the path, as is the working directory, which may hold anything.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import msgspec
+
+from tracker_bridge.importers._journal import import_run
+from tracker_bridge.importers._model import ForeignRun
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One run to import."""
+
+    run: ForeignRun
+    queue_dir: str
+    salvage: bool
+
+
+def serve() -> None:
+    """Answer each line with a line until the input ends."""
+    decoder = msgspec.json.Decoder(Request)
+    answers = sys.stdout.buffer
+    sys.stdout = sys.stderr  # what a library prints must not get between the answers
+    for line in sys.stdin.buffer:
+        request = decoder.decode(line)
+        outcome = import_run(request.run, Path(request.queue_dir), salvage=request.salvage)
+        answers.write(msgspec.json.encode(outcome) + b"\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve()
