@@ -236,3 +236,66 @@ def test_a_model_without_gradients_clips_like_torch() -> None:
     collector = GradientNormCollector(model)
     assert torch.equal(collector.clip_grad_norm_(1.0), torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))
     assert not collector.faults
+
+
+def stepping(clip: str, **options: object) -> list[GradientNorms]:
+    """Six steps of a small model whose script clips in the given way; the collector is told nothing."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen: list[GradientNorms] = []
+    collector = GradientNormCollector(model, sink=seen.append, **options)
+    collector.attach(optimizer)
+    for _ in range(6):
+        optimizer.zero_grad(set_to_none=clip != "nothing, zeroed in place")
+        for _ in range(2):
+            model(torch.randn(3, 4)).pow(2).sum().backward()
+        if clip == "torch":
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        elif clip == "value":
+            torch.nn.utils.clip_grad_value_(model.parameters(), 0.1)
+        elif clip == "noted":
+            collector.note_clip(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1), 0.1)
+        elif clip == "ours":
+            collector.clip_grad_norm_(0.1)
+        optimizer.step()
+    assert not collector.faults
+    return seen
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("clip", ["torch", "value"])
+def test_clipping_that_nobody_told_of_is_said(clip: str, every: int) -> None:
+    """Where the script clips and says nothing, the record says that its values are from after it."""
+    seen = stepping(clip, every_n_steps=every)
+    assert len(seen) == 6 // every
+    assert all(norms.post_clip for norms in seen)
+    assert all(norms.to_record(0).post_clip for norms in seen)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize("clip", ["nothing", "nothing, zeroed in place", "noted", "ours"])
+def test_post_clip_is_not_said_without_reason(clip: str, every: int) -> None:
+    """Accumulation and zeroing in place are not taken for clipping, nor is clipping that is known."""
+    assert not any(norms.post_clip for norms in stepping(clip, every_n_steps=every))
+
+
+def test_the_watch_on_a_gradient_exists_only_while_a_step_is_due() -> None:
+    """Between due steps no parameter carries a hook, and none after `detach`."""
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    collector = GradientNormCollector(model, every_n_steps=3)
+
+    def hooked() -> bool:
+        return any(p._post_accumulate_grad_hooks for p in model.parameters())
+
+    collector.attach(optimizer)
+    states = []
+    for _ in range(5):
+        states.append(hooked())
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+    assert states == [True, False, False, True, False]
+    collector.step = 6
+    assert hooked()
+    collector.detach()
+    assert not hooked()

@@ -18,16 +18,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tracker_bridge.collector._backward import InBackward
 from tracker_bridge.collector._clip import Norms as ClipNorms
 from tracker_bridge.collector._clip import apply_clip, measure_for_clip, raise_if_nonfinite, torch_clip_grad_norm_
 from tracker_bridge.collector._device import PinnedPool, copy_to_host
 from tracker_bridge.collector._explain import Explanation
 from tracker_bridge.collector._hooks import Attachment, Held, outside_of_dynamo, unwrap_optimizer
-from tracker_bridge.collector._measure import Meter
+from tracker_bridge.collector._measure import Measured, Meter
 from tracker_bridge.collector._names import flat_parameters, full_numel, has_fsdp1, named_parameters
 from tracker_bridge.collector._norms import Clip, GradientNorms, Measurement
 from tracker_bridge.collector._plan import ClipOrder, Plan, build_plan
 from tracker_bridge.collector._select import Choice, Pattern, selection, unmatched
+from tracker_bridge.collector._tamper import TamperWatch
 from tracker_bridge.records import SeriesTable, Step
 
 Patterns = Union[Pattern, Iterable[Pattern]]
@@ -95,6 +97,8 @@ class GradientNormCollector:
         self._tables: dict[tuple[object, ...], SeriesTable] = {}
         self._note: tuple[Clip, dict[Attachment, int]] | None = None
         self._by_clip: GradientNorms | None = None
+        self._in_backward: InBackward | None = None
+        self._tamper: dict[Attachment | None, TamperWatch] = {}
         self._pool = PinnedPool()
         self._refuse_fsdp1()
         if not _distributed():
@@ -106,7 +110,10 @@ class GradientNormCollector:
     @property
     def step(self) -> int:
         """How many optimizer steps were seen; the next one is recorded under this number. Set it to resume."""
-        return max((attachment.step for attachment in self._attachments), default=self._counted)
+        counts = [attachment.step for attachment in self._attachments]
+        if self._in_backward is not None:
+            counts.append(self._in_backward.step)
+        return max(counts, default=self._counted)
 
     @step.setter
     def step(self, value: int) -> None:
@@ -115,6 +122,9 @@ class GradientNormCollector:
         self._counted = value
         for attachment in self._attachments:
             attachment.step = value
+            self.coming(attachment)
+        if self._in_backward is not None:
+            self._in_backward.step = value
 
     def attach(
         self, optimizer: Optimizer | Sequence[Optimizer], scaler: Any = None, *, name: str | None = None
@@ -134,12 +144,33 @@ class GradientNormCollector:
         attachment = Attachment(self, tuple(unwrap_optimizer(o) for o in given), scaler, name, self._counted)
         self._attachments.append(attachment)
         self._plans.clear()
+        self._watch_for_tampering(None, False)
+        self.coming(attachment)
         return attachment
+
+    def attach_in_backward(self) -> InBackward:
+        """Collect while backward runs, for optimizers that step inside it and free the gradients at once.
+
+        Call it before the optimizer registers its own hooks. Each backward pass counts as one step. It costs an
+        operation per layer at a due step, and none otherwise.
+
+        Returns:
+            A handle; its `detach()` ends the watching.
+        """
+        if self._in_backward is not None or self._gradient_of is not None or self._rotate > 1:
+            raise ValueError("attach_in_backward: only once, and neither with gradient_of nor with rotate")
+        self._in_backward = InBackward(self, self._counted)
+        return self._in_backward
 
     def detach(self) -> None:
         """Remove every hook. What was attached is as before."""
         for attachment in list(self._attachments):
             attachment.detach()
+        self._watch_for_tampering(None, False)
+        if self._in_backward is not None:
+            backward, self._in_backward = self._in_backward, None
+            backward.detach()
+            self._counted = max(self._counted, backward.step)
 
     def collect(self, step: Step | None = None) -> GradientNorms | None:
         """Measure now, between backward and the optimizer's step, for scripts that attach no optimizer.
@@ -147,6 +178,9 @@ class GradientNormCollector:
         Without an attached optimizer each call counts as one optimizer step. Returns None if the step is not due or
         nothing could be measured (then counted in `faults`).
         """
+        if self._in_backward is not None:
+            self._in_backward.finish()
+            return None
         attachment = self._attachments[0] if len(self._attachments) == 1 else None
         if self._by_clip is not None and not self._attachments:
             norms, self._by_clip = self._by_clip, None
@@ -155,9 +189,11 @@ class GradientNormCollector:
         if not self._attachments:
             self._counted += 1
         number = step if step is not None else self.due(counted)
-        if number is None or number % self.every_n_steps:
-            return None
-        held = self.held_for(attachment, number, attachment.scale() if attachment is not None else None)
+        held = None
+        if number is not None and not number % self.every_n_steps:
+            held = self.held_for(attachment, number, attachment.scale() if attachment is not None else None)
+        if not self._attachments:
+            self._watch_for_tampering(None, self.due(self._counted) is not None)
         if held is None:
             return None
         for each in self._attachments:
@@ -267,6 +303,35 @@ class GradientNormCollector:
         except Exception as error:
             self.fault(error)
 
+    def coming(self, attachment: Attachment) -> None:
+        """The step after this one begins: watch one gradient for changes by the script if it is due."""
+        due = self.step_of is not None or not attachment.step % self.every_n_steps
+        self._watch_for_tampering(attachment, due)
+
+    def backward_slots(self) -> list[nn.Parameter]:
+        """The parameters to watch in backward, one per slot of the plan."""
+        flat = flat_parameters(self._model)
+        return [flat[i] for i in self._plan_for(None, flat).slots]  # type: ignore[misc]
+
+    def backward_done(self, step: Step, measured: Sequence[Measured | None]) -> None:
+        """Record what was measured during one backward pass, slot by slot."""
+        try:
+            plan = self._plans[None]
+            values = np.array([0.0 if m is None else m.values[0] for m in measured], dtype=np.float64)
+            present = np.array([m is not None for m in measured], dtype=np.bool_)
+            waiting: dict[torch.device, list[tuple[int, Tensor]]] = {}
+            for slot, m in enumerate(measured):
+                for _, vector in m.waiting if m is not None else ():
+                    waiting.setdefault(vector.device, []).append((slot, vector))
+            copies = tuple(
+                (np.array([slot for slot, _ in parts], dtype=np.intp), copy_to_host([v for _, v in parts], self._pool))
+                for parts in waiting.values()
+            )
+            measurement = Measurement(values, present, self.norm_type, waiting=copies)
+            self._hand_on(Held(step, time.time_ns(), plan.table, measurement), None, False)
+        except Exception as error:
+            self.fault(error)
+
     def fault(self, error: Exception) -> None:
         """Count an exception of the collector or of the sink; report it by `on_fault`, or by one warning per kind."""
         kind = type(error).__name__
@@ -286,6 +351,8 @@ class GradientNormCollector:
         if attachment in self._attachments:
             self._counted = max(self._counted, attachment.step)
             self._attachments.remove(attachment)
+            self._watch_for_tampering(attachment, False)
+            self._tamper.pop(attachment, None)
             self._plans.clear()
 
     # Measuring ----------------------------------------------------------------------------------------------------
@@ -307,7 +374,8 @@ class GradientNormCollector:
             norm_type=self.norm_type,
             waiting=tuple((at, copy_to_host([vector], self._pool)) for at, vector in measured.waiting),
             scales=() if scale is None else (copy_to_host([scale], self._pool),),
-            clip=self._take_note(attachment),
+            clip=(clip := self._take_note(attachment)),
+            post_clip=clip is None and self._tampered(attachment),
             partial=self._rotate > 1,
         )
         return Held(step, time.time_ns(), plan.table, measurement)
@@ -386,6 +454,30 @@ class GradientNormCollector:
             except Exception as error:
                 self.fault(error)
         return norms
+
+    # The script's own clipping ------------------------------------------------------------------------------------
+
+    def _watch_for_tampering(self, attachment: Attachment | None, due: bool) -> None:
+        """Watch the gradient of the last slot (the layer nearest to the loss) while a step is due."""
+        try:
+            watch = self._tamper.get(attachment)
+            if not due:
+                if watch is not None:
+                    watch.disarm()
+                return
+            flat = flat_parameters(self._model)
+            slots = self._plan_for(attachment, flat).slots
+            if slots and (parameter := flat[slots[-1]]) is not None and self._gradient_of is None:
+                self._tamper.setdefault(attachment, TamperWatch()).arm(parameter)
+        except Exception as error:
+            self.fault(error)
+
+    def _tampered(self, attachment: Attachment | None) -> bool:
+        """Whether the gradients were changed after backward by something other than the scaler's unscaling."""
+        watch = self._tamper.get(attachment)
+        if watch is None:
+            return False
+        return watch.changes() > (1 if attachment is not None and attachment.unscaled() else 0)
 
     # Clipping -----------------------------------------------------------------------------------------------------
 

@@ -51,6 +51,9 @@ class Host(Protocol):
     def release(self, held: Held, found_inf: Tensor | None, skipped: bool) -> None:
         """Hand a measurement on."""
 
+    def coming(self, attachment: Attachment) -> None:
+        """An optimizer step was counted; the next one may be due."""
+
     def fault(self, error: Exception) -> None:
         """Count and report a fault of the collector itself."""
 
@@ -100,6 +103,12 @@ class Attachment:
         """The ids of the parameters that the optimizers hold."""
         return {id(p) for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]}
 
+    def unscaled(self) -> bool:
+        """Whether the attached scaler has unscaled the gradients of this step in place."""
+        for optimizer in self.optimizers[:1]:
+            return self._scaler is not None and self._scaler.is_enabled() and scale_of(self._scaler, optimizer) is None
+        return False
+
     def scale(self) -> Tensor | None:
         """What the gradients are multiplied by right now, as far as the attached scaler knows."""
         for optimizer in self.optimizers[:1]:
@@ -115,6 +124,8 @@ class Attachment:
         def before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if self.step % host.every_n_steps:
                 self.step += 1
+                if not self.step % host.every_n_steps:
+                    host.coming(self)
                 return None
             return slow(optimizer, args, kwargs)
 
@@ -132,6 +143,7 @@ class Attachment:
             else:
                 result = self._with_closure(optimizer, step, closure, args, kwargs)
         self.step += 1
+        self._host.coming(self)
         return result
 
     def _collect(self, optimizer: Optimizer, step: Step) -> None:
@@ -158,6 +170,7 @@ class Attachment:
                 self.step = counted
                 self._collect(optimizer, step)
                 self.step = counted + 1
+                self._host.coming(self)
             return result
 
         if len(args) > 1:
@@ -188,6 +201,7 @@ class Attachment:
         skipped = self.step == self._before
         if skipped:
             self.step += 1
+            self._host.coming(self)
         held, self._open = self._open, None
         if held is not None:
             self._host.release(held, self._found_inf, skipped)
