@@ -440,7 +440,8 @@ class RunWriter:
                 self._run.log_string_series({name: text}, step=item.step, timestamp=self._time(item))
         elif isinstance(item, AlertItem):
             text = cut_text(clean(f"{item.severity}: {item.title}\n{item.text}"))
-            self._run.log_string_series({f"health/{item.rule}/alerts": text}, step=item.step, timestamp=self._time(item))
+            name = f"health/{item.rule}/alerts"
+            self._run.log_string_series({name: text}, step=item.step, timestamp=self._time(item))
         elif isinstance(item, HistogramItem):
             edges, counts = narrow_histogram(item.edges, item.counts)
             whole = bool((counts == np.floor(counts)).all())

@@ -32,6 +32,7 @@ class StoredRun:
     output: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     alerts: list[dict[str, Any]] = field(default_factory=list)
+    environment: dict[str, Any] = field(default_factory=dict)
     exit_code: int | None = None
     complete: bool = False
 
@@ -101,6 +102,9 @@ class WandbServer(LoopbackServer):
             inserted = name not in self.runs
             run = self.runs.setdefault(name, StoredRun(name, variables.get("project") or "uncategorized"))
             run.upserts.append(variables)
+            about = (json.loads(variables.get("config") or "{}").get("_wandb") or {}).get("value") or {}
+            for environment in (about.get("e") or {}).values():
+                run.environment |= environment
             return {"upsertBucket": {"bucket": self._bucket(run), "inserted": inserted}}
         if operation == "RunResumeStatus":
             run = self.runs.get(variables["name"])
@@ -109,7 +113,7 @@ class WandbServer(LoopbackServer):
             run = self.runs[variables["run"]]
             files = [{"name": f, "uploadUrl": f"{self.url}/upload/{run.name}/{f}"} for f in variables["files"]]
             return {"createRunFiles": {"runID": run.name, "uploadHeaders": [], "files": files}}
-        if operation == "Viewer":
+        if operation in ("Viewer", "GetDefaultEntity"):
             viewer = {"id": "u", "entity": ENTITY, "username": ENTITY, "email": "", "flags": "{}"}
             return {"viewer": {**viewer, "teams": {"edges": []}}}
         if "notifyScriptableRunAlert" in query:
@@ -120,9 +124,9 @@ class WandbServer(LoopbackServer):
             return {"project": {"run": {"stopped": False}}}
         if operation == "ServerFeaturesQuery":
             return {"serverInfo": {"features": []}}
-        if "run(name:" in query or "bucket(name:" in query or "historyLineCount" in query:
+        if operation == "Run":
             run = self.runs.get(variables.get("name") or variables.get("run") or "")
-            return {"project": {"run": run and self._bucket(run)}}
+            return {"project": {"internalId": "1", "run": run and self._queried(run)}}
         return {}
 
     def _bucket(self, run: StoredRun) -> dict[str, Any]:
@@ -136,6 +140,10 @@ class WandbServer(LoopbackServer):
             "project": {"id": "p", "name": run.project, "entity": _ENTITY},
             "historyLineCount": len(run.history),
         }
+
+    def _queried(self, run: StoredRun) -> dict[str, Any]:
+        user = {"name": ENTITY, "username": ENTITY}
+        return {**self._resume(run), "state": "finished", "user": user, "projectId": "1", "sweepName": None}
 
     def _resume(self, run: StoredRun) -> dict[str, Any]:
         return {

@@ -1,0 +1,58 @@
+"""The config keys: the arguments of `wandb.init` that make sense for a run fed from a journal."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, Literal, Union
+
+from tracker_bridge.adapter import Options, RunInfo
+
+
+class WandbOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `backends: {wandb: {...}}` takes. Each key means what it means in `wandb.init`.
+
+    Where a key is not given, W&B's own variable holds (`WANDB_PROJECT`, `WANDB_MODE`, `WANDB_ENTITY`, ...), then what
+    the run says (project, experiment as the group, name, tags, run id), then the SDK's default.
+    """
+
+    entity: Union[str, None] = None
+    project: Union[str, None] = None
+    dir: Union[str, None] = None
+    """The folder that gets `wandb/`; default the working directory."""
+    id: Union[str, None] = None
+    name: Union[str, None] = None
+    notes: Union[str, None] = None
+    group: Union[str, None] = None
+    job_type: Union[str, None] = None
+    mode: Union[Literal["online", "offline", "disabled"], None] = None
+    settings: dict[str, Any] = {}  # noqa: RUF012 - msgspec copies it
+    """Further `wandb.Settings`; they override what the adapter sets itself (quiet, no console, no system metrics)."""
+
+
+def project_of(options: WandbOptions, run: RunInfo) -> str | None:
+    """What to pass as `project`; None leaves it to `WANDB_PROJECT` or the SDK."""
+    if options.project is not None or os.environ.get("WANDB_PROJECT"):
+        return options.project
+    # W&B's own rule: none of these characters, at most 128.
+    return re.sub(r"[/\\#?%:]", "-", run.project)[:128] if run.project else None
+
+
+def run_id_of(options: WandbOptions, run: RunInfo) -> str:
+    """The run's id in W&B: the one it had before, the configured one, or the bridge's own in W&B's characters."""
+    wanted = run.ids.get("run_id") or options.id or os.environ.get("WANDB_RUN_ID")
+    return wanted or re.sub(r"[:;,#?/'\s\\]", "-", run.run_id)[:64]
+
+
+def from_run(option: str | None, variable: str, value: str | None) -> str | None:
+    """`option`; else nothing if W&B's own `variable` is set; else what the run says."""
+    return option if option is not None or os.environ.get(variable) else value
+
+
+def folder_of(options: WandbOptions, run: RunInfo) -> str:
+    """The absolute folder that gets `wandb/`."""
+    base = run.cwd if run.cwd.is_dir() else Path.cwd()
+    folder = (base / (options.dir or os.environ.get("WANDB_DIR") or "")).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(folder)
