@@ -161,15 +161,21 @@ def test_a_read_only_file_system_is_counted(small_disk: Path) -> None:
     with JournalWriter.recover(small_disk / "j", RUN, max_disk=1 << 20) as writer:
         for step in range(50):
             writer.append(point(step, 5_000))
-        # A mapping that is written to keeps a file system from going read-only, so the folder itself has to.
-        subprocess.run(["mount", "--bind", str(small_disk / "j"), str(small_disk / "j")], check=True)
+        # What is open for writing keeps a file system from going read-only, so a read-only view of it is put on top.
+        side, place = small_disk / "side", small_disk / "j"
+        side.mkdir()
+        subprocess.run(["mount", "--bind", str(place), str(side)], check=True)
         try:
-            subprocess.run(["mount", "-o", "remount,bind,ro", str(small_disk / "j")], check=True)
-            results = [writer.append(point(step, 5_000)) for step in range(50, 200)]
-            assert results.count(None) > 20
-            assert set(writer.dropped) == {"io_error"}
+            subprocess.run(["mount", "-o", "remount,bind,ro", str(side)], check=True)
+            subprocess.run(["mount", "--bind", str(side), str(place)], check=True)
+            try:
+                results = [writer.append(point(step, 5_000)) for step in range(50, 200)]
+                assert results.count(None) > 20
+                assert set(writer.dropped) == {"io_error"}
+            finally:
+                subprocess.run(["umount", "-l", str(place)], check=True)
         finally:
-            subprocess.run(["umount", "-l", str(small_disk / "j")], check=True)
+            subprocess.run(["umount", "-l", str(side)], check=True)
         _until_appended(writer, point(999))
         assert _told(small_disk / "j") == writer.dropped
     assert steps(everything(small_disk / "j"))[-1] == 999
