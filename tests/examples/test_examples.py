@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import subprocess
 import sys
 import warnings
@@ -20,7 +21,7 @@ Series = dict[str, dict[int, float]]
 """Series name -> step -> value."""
 
 
-def run_example(folder: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_example(folder: Path, name: str, *arguments: str, timeout: float = 110) -> subprocess.CompletedProcess[str]:
     """Run an example in `folder` to its end, on one thread and with warnings as errors."""
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning:__main__", str(EXAMPLES / name), *arguments],
@@ -28,7 +29,7 @@ def run_example(folder: Path, name: str, *arguments: str) -> subprocess.Complete
         env=scripts.environment(OMP_NUM_THREADS="1"),
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=timeout,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -66,17 +67,18 @@ def in_mlflow(folder: Path) -> Series:
         }
 
 
-def in_wandb(folder: Path) -> dict[str, list[float]]:
-    """What W&B's own reader finds in the offline run below `folder/wandb`: the values of each series in order."""
+def in_wandb(folder: Path) -> Series:
+    """What W&B's own reader finds in the offline run below `folder/wandb`; its steps are on the axis `global_step`."""
     (file,) = (folder / "wandb").glob("offline-run-*/*.wandb")
     command = [str(Path(sys.executable).parent / "wandb"), "leet", "inspect", "--json", str(file)]
     env = scripts.environment(WANDB_MODE="offline", HOME=str(folder))
     output = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True).stdout
-    series: dict[str, list[float]] = {}
-    for row in map(json.loads, output.splitlines()):
-        if row["type"] == "history":
-            for name, value in history_of(row).items():
-                series.setdefault(name, []).append(value)
+    series: Series = {}
+    for record in map(json.loads, output.splitlines()):
+        row = record["history"]["item"] if record["type"] == "history" else {}
+        for name, value in row.items():
+            if not name.startswith("_") and name != "global_step":
+                series.setdefault(name, {})[row["global_step"]] = value
     return series
 
 
@@ -119,8 +121,8 @@ def test_minimal_logs_the_same_to_four_trackers_at_once(tmp_path: Path) -> None:
     for name in ("loss", "gradients/total_norm", "gradients/0.weight"):
         assert mlflow[name] == neptune[name]
         assert tensorboard[name] == pytest.approx(neptune[name], rel=1e-6)
-    assert wandb["loss"] == list(neptune["loss"].values())
-    assert wandb["gradients/total_norm"] == [neptune["gradients/total_norm"][step] for step in range(0, 100, 5)]
+    assert wandb["loss"] == neptune["loss"]
+    assert wandb["gradients/total_norm"] == {step: neptune["gradients/total_norm"][step] for step in range(0, 100, 5)}
 
 
 def test_bert_logs_each_parameter_at_each_step(tmp_path: Path) -> None:
@@ -141,12 +143,11 @@ def test_bert_logs_each_parameter_at_each_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_bert_learns_its_training_pairs(tmp_path: Path) -> None:
-    """Five epochs are enough for the training loss to fall well below that of guessing, ln 2."""
-    run_example(tmp_path, "bert_gradients.py", "--epochs", "7")
-    losses = in_tensorboard(tmp_path)["train/loss"]
-    first, last = (
-        sum(losses[step] for step in steps) / len(steps) for steps in (range(20), range(len(losses) - 20, len(losses)))
-    )
-    assert first == pytest.approx(math.log(2), abs=0.05)
-    assert last < 0.55
+    """Seven epochs take the training loss from that of guessing, ln 2, to well below it."""
+    run_example(tmp_path, "bert_gradients.py", "--epochs", "7", timeout=380)
+    by_step = in_tensorboard(tmp_path)["train/loss"]
+    losses = [by_step[step] for step in sorted(by_step)]
+    assert statistics.fmean(losses[:20]) == pytest.approx(math.log(2), abs=0.05)
+    assert statistics.fmean(losses[-20:]) < 0.55
