@@ -602,7 +602,7 @@ def test_two_models_in_one_run_stay_apart():
     """A GAN's two tables alternate without disturbing each other."""
     stream = Stream()
     other = tuple(f"critic.{index}.weight" for index in range(5))
-    stream.feed(SeriesTable(0, 1, "gradients", other, (1,) * 5))
+    stream.feed(SeriesTable(0, 1, "gradients/critic", other, (1,) * 5))
     for step in range(150):
         stream.norms()
         values = 1000 * np.exp(stream.random.normal(0, 0.2, 5))
@@ -610,7 +610,43 @@ def test_two_models_in_one_run_stay_apart():
     assert stream.alerts == []
     (alert,) = stream.feed(NormVector(150, 150, 1, pack_values(np.full(5, 1e6))))
     assert alert.layers[0].startswith("critic.")
-    assert alert.evidence["table"] == 1
+    assert alert.evidence["model"] == "critic"
+
+
+def test_layers_that_are_frozen_leave_the_table():
+    """In mid-run, layers missing from a new table were frozen; after a resume they may be unwatched on purpose."""
+    for resumed in (False, True):
+        stream = Stream()
+        stream.healthy(50)
+        if resumed:
+            stream.feed(RunStarted(0, "r", 2, 1, "h"))
+        stream.names, stream.table = LAYERS[3:], 1
+        stream.level = stream.level[3:]
+        stream.feed(SeriesTable(0, 1, "gradients", stream.names, (1,) * len(stream.names)))
+        stream.healthy(50)
+        if resumed:
+            assert stream.alerts == []
+        else:
+            (alert,) = stream.alerts
+            assert (alert.rule, alert.step, alert.layers) == ("no_gradient", 50, LAYERS[:3])
+
+
+def test_layers_that_are_measured_in_turn():
+    """Where each record holds a quarter of the layers, their absence means nothing and the total is steady."""
+    stream = Stream()
+    table = SeriesTable(0, 0, "gradients", LAYERS, (1,) * len(LAYERS), partial=True)
+    stream.monitor = Monitor()
+    stream.feed(table)
+
+    def turn(step: int, factor: float = 1.0) -> list[object]:
+        stream.level[:] = factor
+        return stream.with_({}, absent=[name for slot, name in enumerate(LAYERS) if slot % 4 != step % 4])
+
+    for step in range(800):
+        turn(step)
+    assert stream.alerts == []
+    turn(800, 300.0)
+    assert stream.rules == ["spike"]
 
 
 def test_other_kinds_and_unknown_tables_are_ignored():

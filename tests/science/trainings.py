@@ -6,58 +6,30 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
+import msgspec
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tracker_bridge.records import (
-    AnyRecord,
-    Metrics,
-    NormVector,
-    RunFinished,
-    SeriesTable,
-    pack_mask,
-    pack_values,
-)
+from tracker_bridge.collector import GradientNormCollector, GradientNorms
+from tracker_bridge.records import AnyRecord, Metrics, RunFinished, SeriesTable
 
 Batch = tuple[Tensor, Tensor]
 
 
 class Recorder:
-    """Gradient norms of every parameter as records; `time_ns` counts records."""
+    """What a run would record of a model: the collector's norms, the metrics; `time_ns` counts records."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.parameters = list(model.named_parameters())
-        names = tuple(name for name, _ in self.parameters)
-        numel = tuple(parameter.numel() for _, parameter in self.parameters)
-        self.records: list[AnyRecord] = [SeriesTable(0, 0, "gradients", names, numel)]
+        self.records: list[AnyRecord] = []
+        self.collector = GradientNormCollector(model, sink=self._take)
+        self._tables: list[SeriesTable] = []
 
-    def norms(
-        self, step: int, *, skipped: bool = False, total: Tensor | None = None, max_norm: float | None = None
-    ) -> None:
-        """Record the norms now in `grad`; `total` and `max_norm` of a clip that has not happened yet."""
-        present = np.array([parameter.grad is not None for _, parameter in self.parameters])
-        gradients = [p.grad.double() for _, p in self.parameters if p.grad is not None]
-        values = np.zeros(len(present))
-        if gradients:
-            values[present] = torch.stack(torch._foreach_norm(gradients)).numpy()
-        coefficient = None
-        if total is not None and max_norm is not None:
-            coefficient = min(1.0, max_norm / (float(total) + 1e-6))
-        self.records.append(
-            NormVector(
-                len(self.records),
-                step,
-                0,
-                pack_values(values),
-                pack_mask(present),
-                total=None if total is None else float(total),
-                skipped=skipped,
-                clip_coefficient=coefficient,
-                max_norm=max_norm,
-            )
-        )
+    def _take(self, norms: GradientNorms) -> None:
+        if not any(table is norms.table for table in self._tables):
+            self._tables.append(norms.table)
+            self.records.append(msgspec.structs.replace(norms.table, table=len(self._tables) - 1))
+        self.records.append(norms.to_record(len(self._tables) - 1))
 
     def metrics(self, step: int, **values: float) -> None:
         """Record scalars."""
@@ -65,6 +37,7 @@ class Recorder:
 
     def finish(self) -> list[AnyRecord]:
         """End the run; all its records."""
+        self.collector.detach()
         self.records.append(RunFinished(len(self.records), "finished"))
         return self.records
 
@@ -234,14 +207,15 @@ class Training:
     with_metrics: bool = True
     before_forward: Callable[[Training, int, Batch], Batch] | None = None
     after_backward: Callable[[Training, int], None] | None = None
+    rate_factor: float = 1.0
     losses: list[float] = field(default_factory=list)
 
     def run(self) -> list[AnyRecord]:
         """Train, and return what a run would have recorded."""
         torch.set_num_threads(1)
         recorder = Recorder(self.model)
+        recorder.collector.attach(self.optimizer)
         base = [group["lr"] for group in self.optimizer.param_groups]
-        scale = 1.0
         for step in range(self.steps):
             batch = next(self.batches)
             if self.before_forward is not None:
@@ -253,24 +227,16 @@ class Training:
                 output = self.model(batch[0])
                 loss = F.cross_entropy(output.flatten(0, -2).float(), batch[1].flatten())
             if loss.requires_grad:
-                (loss * scale).backward()
+                loss.backward()
             if self.after_backward is not None:
                 self.after_backward(self, step)
-            total = None
             if self.max_norm is not None:
-                live = [p for p in self.model.parameters() if p.grad is not None]
-                total = torch.nn.utils.get_total_norm([p.grad for p in live])
-                recorder.norms(step, total=total, max_norm=self.max_norm)
-                torch.nn.utils.clip_grads_with_norm_(live, self.max_norm, total)
-            else:
-                recorder.norms(step)
+                recorder.collector.clip_grad_norm_(self.max_norm)
             self.optimizer.step()
-            self.losses.append(float(loss))
+            self.losses.append(loss.item())
             if self.with_metrics:
-                recorder.metrics(step, loss=float(loss), lr=self.optimizer.param_groups[0]["lr"])
+                recorder.metrics(step, loss=loss.item(), lr=self.optimizer.param_groups[0]["lr"])
         return recorder.finish()
-
-    rate_factor: float = 1.0
 
 
 def adam(model: nn.Module, rate: float = 1e-3) -> torch.optim.Optimizer:
@@ -281,3 +247,31 @@ def adam(model: nn.Module, rate: float = 1e-3) -> torch.optim.Optimizer:
 def sgd(model: nn.Module, rate: float = 0.05) -> torch.optim.Optimizer:
     """SGD with momentum."""
     return torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+
+
+HEALTHY_STEPS = 520
+
+
+def healthy(index: int, steps: int = HEALTHY_STEPS) -> Training:
+    """Healthy training `index`: four kinds of networks, each in five ways (schedule, dropout, clipping, bf16, SGD)."""
+    torch.manual_seed(index)
+    kind, way = index % 4, index // 4 % 5
+    dropout = (0.0, 0.1, 0.0, 0.1, 0.2)[way]
+    schedule = (constant, warm_up_cosine, constant, warm_up_cosine, constant)[way]
+    with_sgd = way in (2, 4)
+    if kind == 0:
+        model: nn.Module = Transformer(dropout=dropout)
+        batches, rate = text_batches(index), 0.1 if with_sgd else 1e-3
+    elif kind == 1:
+        model = Convolutional(dropout=dropout)
+        batches, rate = image_batches(index), 0.05 if with_sgd else 2e-3
+    elif kind == 2:
+        model = Recurrent((nn.LSTM, nn.GRU)[way % 2], dropout=dropout)
+        batches, rate = sequence_batches(index), 0.2 if with_sgd else 3e-3
+    else:
+        activation = (nn.ReLU, nn.GELU, nn.Tanh, nn.ReLU, nn.ReLU)[way]
+        model = perceptron(activation=activation, dropout=dropout)
+        batches, rate = point_batches(index), 0.02 if with_sgd else 1e-3
+    optimizer = (sgd if with_sgd else adam)(model, rate)
+    max_norm = 1.0 if way in (1, 3) else None
+    return Training(model, batches, optimizer, steps, schedule=schedule, max_norm=max_norm, bf16=way == 3)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tracker_bridge._version import __version__
-from tracker_bridge.cli import _backends, _doctor, _status, _sync
+from tracker_bridge.cli import _backends, _diagnose, _doctor, _status, _sync
 from tracker_bridge.cli._output import print_error
 from tracker_bridge.errors import BridgeError
 from tracker_bridge.rundir import NotARunError
@@ -20,6 +20,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "sync": _sync.sync,
     "backends": _backends.backends,
     "doctor": _doctor.doctor,
+    "diagnose": _diagnose.diagnose,
 }
 
 

@@ -2,5 +2,6 @@
 
 from tracker_bridge.health._config import HealthConfig
 from tracker_bridge.health._monitor import RULES, Monitor
+from tracker_bridge.health._signals import find_learning_rate, find_loss
 
-__all__ = ["RULES", "HealthConfig", "Monitor"]
+__all__ = ["RULES", "HealthConfig", "Monitor", "find_learning_rate", "find_loss"]

@@ -26,7 +26,7 @@ from tracker_bridge.health import (
 from tracker_bridge.health._advice import Circumstances, advise
 from tracker_bridge.health._config import HealthConfig
 from tracker_bridge.health._layers import depth_groups, number, root_numel, weight_slots
-from tracker_bridge.health._signals import find_loss, find_rate, rate_in
+from tracker_bridge.health._signals import find_learning_rate, find_loss, rate_in
 from tracker_bridge.health._snapshot import Memory, dump, load
 from tracker_bridge.health._state import Finding, Layers, Runs, Sample, TableState
 from tracker_bridge.health._window import REFRESH
@@ -135,7 +135,7 @@ class Monitor:
     # Records
 
     def _define(self, table: SeriesTable) -> None:
-        if table.kind != "gradients" or not table.names:
+        if table.kind.partition("/")[0] != "gradients" or not table.names:
             return
         memory = self._memory
         known = memory.tables.get(table.table)
@@ -149,6 +149,11 @@ class Monitor:
             _inherit(state, before)
             if before.table.names != table.names:
                 memory.signals.note(memory.clock, None, "layers", "the set of watched layers changed")
+                # A resumed run may watch other layers on purpose; in mid-run only freezing takes layers away.
+                if not any(
+                    change.kind == "resumed" and change.clock == memory.clock for change in memory.signals.changes
+                ):
+                    state.lost = tuple(name for name in before.table.names if name not in set(table.names))
         while len(memory.tables) >= _MOST_TABLES:
             oldest = next(iter(memory.tables))
             del memory.tables[oldest]
@@ -179,14 +184,18 @@ class Monitor:
         if record.skipped:
             found = _rule_overflow.check(state.skips, values, present, layers, config)
             return self._alerts(record, [found], state)
-        sample = _sample(record, values, present, state.table.norm_type)
+        sample = _sample(record, values, present, state)
         findings = [_rule_non_finite.check(state, sample, layers)]
         if state.infected:
             # Nothing else can be learned from this sample, and no window may hold it.
             return self._alerts(record, findings, state)
         _rule_overflow.note_success(state.skips)
         findings.append(_rule_clipping.check(state, sample, layers, config))
-        findings.append(_rule_dead.check_missing(state, sample, layers, config, self._allowed(_rule_dead.MISSING)))
+        if state.clipping.unclipped == 1:
+            memory.signals.note(memory.clock, record.step, "clipping", "clipping stopped")
+        findings.append(_rule_dead.check_lost(state, state.samples))
+        if not state.table.partial:
+            findings.append(_rule_dead.check_missing(state, sample, layers, config, self._allowed(_rule_dead.MISSING)))
         findings.append(_rule_dead.check_dead(state, sample, layers, config, self._allowed(_rule_dead.DEAD)))
         if sample.total > 0:
             findings.append(_rule_spike.check(state, sample, layers, config))
@@ -221,7 +230,7 @@ class Monitor:
         if not memory.tables:
             memory.clock += 1
         if signals.rate_name is None or signals.rate_name not in record.values:
-            found = find_rate(record.values, config)
+            found = find_learning_rate(record.values, config)
             if found is not None and signals.rate_name is None:
                 signals.rate_name = found
         if signals.rate_name in record.values:
@@ -298,8 +307,8 @@ class Monitor:
         changes = memory.signals.lately(memory.clock)
         checks = advise(finding, self._circumstances(state))
         evidence = dict(finding.evidence)
-        if state is not None and state.table.table:
-            evidence["table"] = state.table.table
+        if state is not None and "/" in state.table.kind:
+            evidence["model"] = state.table.kind.partition("/")[2]
         if memory.signals.rate is not None:
             evidence["learning_rate"] = memory.signals.rate
         if memory.signals.loss.recent:
@@ -347,7 +356,7 @@ def _derive(table: SeriesTable) -> Layers:
 
 
 def _sample(
-    record: NormVector, values: npt.NDArray[np.float64], present: npt.NDArray[np.bool_] | None, norm_type: float
+    record: NormVector, values: npt.NDArray[np.float64], present: npt.NDArray[np.bool_] | None, state: TableState
 ) -> Sample:
     zero = values == 0.0
     if present is not None:
@@ -356,8 +365,10 @@ def _sample(
     usable: npt.NDArray[np.bool_] | None = None
     if has_zero or present is not None:
         usable = ~zero if present is None else present & ~zero
-    total = record.total
-    if total is None or (not math.isfinite(total) and bool(np.isfinite(values).all())):
+    total, norm_type = record.total, state.table.norm_type
+    if state.table.partial:
+        total = _total(_held(state, values, present), norm_type, None)
+    elif total is None or (not math.isfinite(total) and bool(np.isfinite(values).all())):
         total = _total(values if present is None else values[present], norm_type, record.total)
     log = np.empty(len(values) + 1, dtype=np.float32)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -376,6 +387,18 @@ def _sample(
         max_norm=record.max_norm,
         post_clip=record.post_clip,
     )
+
+
+def _held(
+    state: TableState, values: npt.NDArray[np.float64], present: npt.NDArray[np.bool_] | None
+) -> npt.NDArray[np.float64]:
+    """Each layer's last finite value, for a total that does not depend on whose turn it is."""
+    if state.held is None:
+        state.held = np.zeros(len(values))
+    new = np.isfinite(values) if present is None else present & np.isfinite(values)
+    state.held[new] = values[new]
+    held: npt.NDArray[np.float64] = state.held
+    return held
 
 
 def _total(values: npt.NDArray[np.float64], norm_type: float, given: float | None) -> float:
@@ -414,12 +437,12 @@ def _norm_change(state: TableState) -> _rule_loss.NormChange | None:
 
 
 def _ancestor(tables: dict[int, TableState], table: SeriesTable) -> int | None:
-    """The table that `table` continues: the same number, or most names in common."""
+    """The table that `table` continues: the same number, or the last of its kind with a layer in common."""
     if table.table in tables:
         return table.table
     names = set(table.names)
     for number_, state in reversed(tables.items()):
-        if 2 * len(names.intersection(state.table.names)) > max(len(names), len(state.table.names)):
+        if state.table.kind == table.kind and not names.isdisjoint(state.table.names):
             return number_
     return None
 
@@ -442,6 +465,9 @@ def _inherit(state: TableState, before: TableState) -> None:
     if before.early is not None:
         state.early = np.zeros(len(state.table.names) + 1, dtype=np.float32)
         state.early[new] = before.early[old]
+    if before.held is not None:
+        state.held = np.zeros(len(state.table.names))
+        state.held[new[:-1]] = before.held[old[:-1]]
     state.samples, state.armed = before.samples, before.armed
     state.exploding, state.vanished_at = before.exploding, before.vanished_at
 

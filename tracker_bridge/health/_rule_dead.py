@@ -98,6 +98,25 @@ def check_missing(
     return Finding(MISSING, "info", title, text, names, evidence)
 
 
+def check_lost(state: TableState, samples_before: int) -> Finding | None:
+    """Layers that were measured before the table changed in mid-run: they no longer require a gradient."""
+    names, state.lost = state.lost, ()
+    if not names:
+        return None
+    return Finding(
+        MISSING,
+        "warning",
+        f"{len(names)} layers are no longer trained: {span(names, 1)}",
+        f"{span(names)} had gradients until {samples_before} samples into the run; now frozen or not watched.",
+        names,
+        {
+            "layers_without": len(names),
+            "layers": len(names) + len(state.table.names),
+            "had_gradient_before": len(names),
+        },
+    )
+
+
 def _newly(runs: Runs, limit: int, limit_never: int) -> np.ndarray | None:
     """The slots to report now, in order; None if there are none.
 

@@ -44,7 +44,7 @@ def check_diverged(loss: Loss, config: HealthConfig) -> Finding | None:
             and statistics.median(last) > 0.9 * start
         )
     if not above_start and not lost:
-        loss.diverged = loss.diverged and start > 0 and low > 1.1 * start
+        loss.diverged = loss.diverged and start > 0 and statistics.median(loss.recent) > 1.5 * start
         return None
     if loss.diverged:
         return None
@@ -63,7 +63,7 @@ def check_diverged(loss: Loss, config: HealthConfig) -> Finding | None:
 def _at_once(values: list[float], config: HealthConfig) -> bool:
     """Whether the first value is far below all that followed, also compared with how much those vary."""
     first, rest = values[0], values[1:]
-    needed = config.diverged_ratio if len(values) >= FIRST else config.diverged_at_once
+    needed = 2 * config.diverged_ratio if len(values) >= FIRST else config.diverged_at_once
     if first <= 0 or min(rest) <= needed * first:
         return False
     logs = [math.log(value) for value in rest]

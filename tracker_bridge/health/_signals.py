@@ -122,7 +122,7 @@ def find_loss(values: dict[str, float], config: HealthConfig) -> str | None:
     return min(found, key=len, default=None)
 
 
-def find_rate(values: dict[str, float], config: HealthConfig) -> str | None:
+def find_learning_rate(values: dict[str, float], config: HealthConfig) -> str | None:
     """The series that is the learning rate, by the same rule."""
     if config.learning_rate is not None:
         return config.learning_rate if config.learning_rate in values else None

@@ -130,6 +130,10 @@ class TableState(msgspec.Struct):
     skips: Skips = msgspec.field(default_factory=Skips)
     early: Any = None
     """float32 [L + 1], the median log norms of the first 20 samples; None until then."""
+    held: Any = None
+    """float64 [L], each layer's last value, where a vector holds only some layers (`SeriesTable.partial`)."""
+    lost: tuple[str, ...] = ()
+    """Layers of the table before that this one lacks, until told."""
     samples: int = 0
     """Norm vectors seen, also those that no window holds."""
     armed: bool = False

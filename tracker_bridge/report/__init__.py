@@ -1,0 +1,20 @@
+"""What a run's journal tells a reader: a diagnosis, terminal views, a self-contained HTML report, a picture.
+
+Reads run directories; writes only the file that it is asked for. Imports no torch, no tracker, no plotting library
+until a picture is asked for.
+"""
+
+from tracker_bridge.report._diagnose import Line, diagnosis, story_lines, verdict
+from tracker_bridge.report._story import SEVERITIES, Model, Series, Story, read_story
+
+__all__ = [
+    "SEVERITIES",
+    "Line",
+    "Model",
+    "Series",
+    "Story",
+    "diagnosis",
+    "read_story",
+    "story_lines",
+    "verdict",
+]

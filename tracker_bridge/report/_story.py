@@ -1,0 +1,148 @@
+"""What a report, a diagnosis or a terminal view needs of one run, read from its directory. Reads only."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracker_bridge.health import HealthConfig, Monitor, find_learning_rate, find_loss
+from tracker_bridge.journal import Entry, scan
+from tracker_bridge.reader import GradientNormTable, RunReader, read
+from tracker_bridge.records import Alert, Metrics, RunFinished, SeriesTable, Snapshot
+from tracker_bridge.rundir import RunPaths, load_manifest
+
+SEVERITIES = ("error", "warning", "info")
+"""Gravest first."""
+
+Floats = npt.NDArray[np.float64]
+Steps = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One scalar series: `steps` int64 or float64 [N], `values` float64 [N]."""
+
+    name: str
+    steps: Steps
+    values: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The norms of one watched model. `name` is empty for the first; `numel` int64 [L], elements of each layer."""
+
+    name: str
+    norms: GradientNormTable
+    numel: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """One run: who it was, how it went, what was found. `alerts` in the order in which they arose."""
+
+    run_id: str
+    name: str | None
+    project: str | None
+    experiment: str | None
+    status: str
+    message: str
+    dir: Path
+    created_ns: int
+    finished_ns: int | None
+    params: Mapping[str, Any]
+    tags: Mapping[str, str | None]
+    models: tuple[Model, ...]
+    loss: Series | None
+    learning_rate: Series | None
+    alerts: tuple[Alert, ...]
+
+    @property
+    def title(self) -> str:
+        """The run's name, or its id."""
+        return self.name or self.run_id
+
+    @property
+    def steps(self) -> int:
+        """Recorded norm vectors, or values of the loss if there are none."""
+        counted = max((len(model.norms) for model in self.models), default=0)
+        return counted or (0 if self.loss is None else len(self.loss.steps))
+
+    def worst(self) -> Alert | None:
+        """The gravest alert, the first of its kind."""
+        return min(self.alerts, key=lambda alert: _gravity(alert.severity), default=None)
+
+
+def read_story(run_dir: str | os.PathLike[str], config: HealthConfig | None = None) -> Story:
+    """Read a run, and judge it anew with the rules of `config`.
+
+    Alerts that the journal itself holds (from another tracker) are kept beside what the rules find. Raises
+    `rundir.NotARunError`, `JournalError`, `OSError`.
+    """
+    paths = RunPaths(Path(run_dir))
+    manifest = load_manifest(paths)
+    reader = read(run_dir)
+    monitor = Monitor(config)
+    alerts: list[Alert] = []
+    kinds: dict[str, dict[str, int]] = {}
+    loss_name, rate_name = None, None
+    settings = HealthConfig() if config is None else config
+    message = ""
+    for item in scan(paths.journal):
+        if not isinstance(item, Entry):
+            continue
+        record = item.record
+        alerts += monitor.feed(record)
+        if isinstance(record, Metrics):
+            loss_name = loss_name or find_loss(record.values, settings)
+            rate_name = rate_name or find_learning_rate(record.values, settings)
+        elif isinstance(record, Alert):
+            alerts.append(record)
+        elif isinstance(record, RunFinished):
+            message = record.message
+        elif isinstance(record, (SeriesTable, Snapshot)):
+            for table in record.tables if isinstance(record, Snapshot) else (record,):
+                if table.kind.partition("/")[0] == "gradients":
+                    kinds.setdefault(table.kind, {}).update(zip(table.names, table.numel, strict=False))
+    metrics = reader.metrics() if loss_name or rate_name else {}
+    return Story(
+        run_id=manifest.run_id,
+        name=manifest.name,
+        project=manifest.project,
+        experiment=manifest.experiment,
+        status=reader.status,
+        message=message,
+        dir=paths.root,
+        created_ns=manifest.created_ns,
+        finished_ns=manifest.finished_ns,
+        params=reader.params,
+        tags=reader.tags,
+        models=tuple(_model(reader, kind, numel) for kind, numel in kinds.items()),
+        loss=_series(metrics, loss_name),
+        learning_rate=_series(metrics, rate_name),
+        alerts=_each_once(alerts),
+    )
+
+
+def _model(reader: RunReader, kind: str, numel: Mapping[str, int]) -> Model:
+    norms = reader.norms(kind)
+    counts = np.array([max(1, numel.get(name, 1)) for name in norms.names], dtype=np.int64)
+    return Model(kind.partition("/")[2], norms, counts)
+
+
+def _series(metrics: Mapping[str, tuple[Any, Floats]], name: str | None) -> Series | None:
+    return None if name is None or name not in metrics else Series(name, *metrics[name])
+
+
+def _each_once(alerts: list[Alert]) -> tuple[Alert, ...]:
+    """What was also written to the journal when it was found counts once."""
+    return tuple({(alert.rule, alert.step, alert.title): alert for alert in alerts}.values())
+
+
+def _gravity(severity: str) -> int:
+    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
