@@ -44,6 +44,8 @@ _BUG_TRIES = 4
 _BUGS_IN_A_ROW = 8
 # So many single items failing so with no success between: it is the adapter or its SDK, not the items.
 _DOWN_AFTER = 5
+_LAST_PAUSE = 5.0
+# While the script waits in `close`, the time that is left is better spent trying than waiting.
 _REJECTED_BYTES = 16 * 1024 * 1024
 _CHUNK_BYTES = 32
 
@@ -304,7 +306,10 @@ class Courier:
     def _wait_after(self, error: Exception, attempt: int) -> None:
         self._trouble("down" if attempt >= _DOWN_AFTER else "retrying", error)
         after = error.after if isinstance(error, RetryLater) else None
-        if self._lifecycle.wait_before_retry(pause(attempt, after)):
+        seconds = pause(attempt, after)
+        if after is None and self._lifecycle.ended:
+            seconds = min(seconds, _LAST_PAUSE)
+        if self._lifecycle.wait_before_retry(seconds):
             raise OutOfTimeError
 
     def _trouble(self, health: Health, error: Exception) -> None:
