@@ -75,7 +75,7 @@ def server(command: list[str], health: str, log: Path, env: Mapping[str, str] | 
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.wait(10)
+            process.wait(3)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -13,7 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 _SETTINGS = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    # Also because the client repeats a `create` whose reply was lost, and so makes a second run.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     # The client would sleep as long as the server says, with the courier unable to stop it.
     "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",
