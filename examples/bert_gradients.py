@@ -7,7 +7,7 @@
 The task is paraphrase detection: do two sentences mean the same? The model is `BertForSequenceClassification` from
 random initialisation. The shipped pairs (`data/sentence_pairs.tsv`) are there to exercise the whole path without a
 network; they are far too few to train a good paraphrase model, and the evaluation accuracy says so.
-Nothing below names a tracker: that is the config's business.
+Which trackers get the data is the config's business; only the hints at the end know any of them by name.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ def wordpiece_tokenizer(sentences: list[str], vocabulary: int = 4000) -> PreTrai
 def load_data(name: str) -> tuple[Pairs, Pairs, PreTrainedTokenizerFast]:
     """Training pairs, validation pairs and a tokenizer that fits them."""
     if name == "mrpc":
+        # Both are cached by the hub's own client, so that a second run needs no network.
         return (
             mrpc_pairs("train"),
             mrpc_pairs("validation"),
@@ -147,9 +148,14 @@ def evaluate(model: BertForSequenceClassification, data: list[Batch]) -> dict[st
     return {"eval/loss": loss / count, "eval/accuracy": correct / count}
 
 
-def train(run: bridge.Run, arguments: argparse.Namespace) -> dict[str, float]:
+def train(
+    run: bridge.Run,
+    training: Pairs,
+    validation: Pairs,
+    tokenizer: PreTrainedTokenizerFast,
+    arguments: argparse.Namespace,
+) -> dict[str, float]:
     """The training loop; returns the last evaluation."""
-    training, validation, tokenizer = load_data(arguments.data)
     model = build_model(arguments.model_size, len(tokenizer))
     optimizer = AdamW(model.parameters(), lr=arguments.lr, weight_decay=0.01)
     steps_per_epoch = -(-len(training.labels) // arguments.batch_size)
@@ -235,9 +241,13 @@ def main() -> None:
     torch.manual_seed(arguments.seed)
     if arguments.model_size == "small":
         torch.set_num_threads(1)  # matrices this small gain nothing from more, and lose much on a busy machine
+    try:
+        data = load_data(arguments.data)
+    except OSError as error:
+        raise SystemExit(f"--data {arguments.data}: {error}\nWithout a network, leave out --data.") from None
     with bridge.init(arguments.config, tags=["bert", "paraphrase"], params=vars(arguments)) as run:
         show_addresses(run)
-        evaluation = train(run, arguments)
+        evaluation = train(run, *data, arguments)
         delivery = run.close()
     print("  ".join(f"{name} {value:.3f}" for name, value in evaluation.items()))
     print(delivery)
