@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tracker_bridge.errors import BridgeError
 from tracker_bridge.records import Record
 
 _SLUG = re.compile(r"[^A-Za-z0-9._-]+")
@@ -27,7 +28,7 @@ class Damage:
         return f"{self.path}: {self.reason} ({self.where})" if self.where else f"{self.path}: {self.reason}"
 
 
-class ForeignFormatError(Exception):
+class ForeignFormatError(BridgeError):
     """A foreign file is not what it should be. Names the file, the place and the reason."""
 
     def __init__(self, damage: Damage) -> None:

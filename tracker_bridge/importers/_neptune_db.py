@@ -31,6 +31,7 @@ from tracker_bridge.importers._neptune_wire import (
     parse_update,
     quick_appends,
 )
+from tracker_bridge.importers._own_neptune import restored
 from tracker_bridge.importers._rows import rows
 from tracker_bridge.importers._sqlite import opened, tables
 from tracker_bridge.importers._wire import WireError
@@ -130,6 +131,10 @@ def _working_directory(database: Path) -> Path:
 
 def read(run: ForeignRun, reading: Reading) -> Iterator[Record]:
     """The records of one run."""
+    return restored(_read(run, reading))
+
+
+def _read(run: ForeignRun, reading: Reading) -> Iterator[Record]:
     reader = _Reader(run, reading)
     for path in run.paths:
         try:

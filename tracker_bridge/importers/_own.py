@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from tracker_bridge.records import Metrics
+from tracker_bridge.records import Artifact, Histogram, Metrics, Record, Text
 
 _COMPANION = "/non_finite"
 _CODES = {1.0: math.nan, 2.0: math.inf, 3.0: -math.inf}
@@ -21,6 +21,23 @@ def restored_points(row: Metrics, names: Mapping[str, str]) -> Metrics:
             original, value = original.removesuffix(_COMPANION), _CODES[value]
         values[original] = value
     return Metrics(row.time_ns, row.step, values)
+
+
+def renamed(record: Record, names: Mapping[str, str]) -> Record:
+    """The record under its original name (`names`: tracker's -> original)."""
+    if not names:
+        return record
+    if isinstance(record, Metrics):
+        return Metrics(record.time_ns, record.step, {names.get(k, k): v for k, v in record.values.items()})
+    if isinstance(record, Text):
+        return Text(record.time_ns, names.get(record.name, record.name), record.text, record.step)
+    if isinstance(record, Histogram):
+        name = names.get(record.name, record.name)
+        return Histogram(record.time_ns, name, record.step, record.edges, record.counts)
+    if isinstance(record, Artifact):
+        name = names.get(record.name, record.name)
+        return Artifact(record.time_ns, name, record.path, record.step, record.media_type)
+    return record
 
 
 def flagged_value(text: str) -> Any:

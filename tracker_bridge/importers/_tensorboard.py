@@ -7,10 +7,11 @@ same records; the first two only recognise what they know.
 
 from __future__ import annotations
 
+import heapq
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -23,6 +24,7 @@ from tracker_bridge.importers._events import Event, Point, parse_event, points_o
 from tracker_bridge.importers._lanes import Lanes
 from tracker_bridge.importers._layouts import Layouts
 from tracker_bridge.importers._model import Damage, ForeignFormatError, ForeignRun, Reading, fingerprint_of
+from tracker_bridge.importers._own_tensorboard import PARAMS_FILE, is_own, late_folders, restored
 from tracker_bridge.importers._rows import rows
 from tracker_bridge.importers._tfrecord import Chunk, chunks
 from tracker_bridge.importers._wire import WireError
@@ -73,10 +75,13 @@ def discover(kind: str, path: str) -> Iterator[ForeignRun]:
         if folder.parent in found and _HPARAMS_FOLDER.match(folder.name):
             children[folder.parent].append(folder)
     merged = {only[0]: parent for parent, only in children.items() if len(only) == 1}
+    late = {folder: late_folders(found, folder) for folder, events in found.items() if is_own(events)}
+    hidden = {*merged, *chain.from_iterable(late.values())}
     for folder, events in found.items():
-        if folder not in merged:
+        if folder not in hidden:
             own = [found[child] for child, parent in merged.items() if parent == folder]
-            yield _found(kind, folder, [*events, *chain.from_iterable(own)], root)
+            behind = [found[child] for child in late.get(folder, ())]
+            yield _found(kind, folder, [*events, *chain.from_iterable(own)], root, behind)
 
 
 def _file_order(name: str) -> tuple[int, int, str]:
@@ -84,7 +89,7 @@ def _file_order(name: str) -> tuple[int, int, str]:
     return (int(match["seconds"]), int(match["uid"] or 0), name) if match else (0, 0, name)
 
 
-def _found(kind: str, folder: Path, events: list[Path], root: Path) -> ForeignRun:
+def _found(kind: str, folder: Path, events: list[Path], root: Path, late: Sequence[list[Path]] = ()) -> ForeignRun:
     inside = folder.relative_to(root).as_posix()
     name = folder.resolve().name if inside == "." else inside
     return ForeignRun(
@@ -92,20 +97,40 @@ def _found(kind: str, folder: Path, events: list[Path], root: Path) -> ForeignRu
         paths=tuple(map(str, events)),
         # The name of the first event file (time, host, process) tells runs apart wherever their folder is moved.
         identity=(events[0].name, folder.resolve().name),
-        fingerprint=fingerprint_of(events),
+        fingerprint=fingerprint_of([*events, *chain.from_iterable(late)]),
         root=str(root),
         name=name,
+        details={"own": is_own(events), "late": [[str(path) for path in paths] for paths in late]},
     )
 
 
 def read(run: ForeignRun, reading: Reading) -> Iterator[Record]:
     """The records of one run."""
+    if not run.details.get("own"):
+        return _read(run, reading)
+    late = [_late(run, reading, paths) for paths in run.details.get("late", ())]
+    # Each directory is in the order of time by itself; late points go back to where they were logged.
+    merged = heapq.merge(_read(run, reading), *late, key=_when)
+    return restored(merged, Path(run.paths[0]).parent / PARAMS_FILE)
+
+
+def _when(record: Record) -> tuple[bool, int]:
+    return isinstance(record, RunFinished), record.time_ns
+
+
+def _read(run: ForeignRun, reading: Reading) -> Iterator[Record]:
     reader = _Reader(run, reading)
     paths = [Path(path) for path in run.paths]
-    cutoffs = _cutoffs(paths)
-    for path, cutoff in zip(paths, cutoffs, strict=True):
+    for path, cutoff in zip(paths, _cutoffs(paths), strict=True):
         yield from reader.file(path, cutoff)
     yield from reader.end()
+
+
+def _late(run: ForeignRun, reading: Reading, paths: list[str]) -> Iterator[Record]:
+    reader = _Reader(run, reading)
+    for path in paths:
+        found = reader.file(Path(path), None)
+        yield from (record for record in found if not isinstance(record, RunStarted))
 
 
 def _cutoffs(paths: list[Path]) -> list[int | None]:

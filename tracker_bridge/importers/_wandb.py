@@ -17,6 +17,7 @@ import numpy as np
 from tracker_bridge.config import scrub
 from tracker_bridge.importers._files import allowed_file, safe_name
 from tracker_bridge.importers._model import Damage, ForeignFormatError, ForeignRun, Reading, fingerprint_of
+from tracker_bridge.importers._own_wandb import OWN_NAMES, OWN_STATUS, names_of, text_of
 from tracker_bridge.importers._plain import as_step, clean, plain, seconds_to_ns
 from tracker_bridge.importers._wandb_log import payloads
 from tracker_bridge.importers._wandb_wire import (
@@ -36,6 +37,7 @@ from tracker_bridge.importers._wandb_wire import (
     artifact_files,
     exit_code,
     file_paths,
+    is_hidden,
     items,
     record_of,
     run_info,
@@ -157,7 +159,10 @@ class _Reader:
         self._series: set[str] = set()
         self._axes: dict[str, str] = {}
         self._axis_globs: list[tuple[str, str]] = []
+        self._used_axes: set[str] = set()
         self._axis_of: dict[str, str | None] = {}
+        self._hidden: set[str] = set()
+        self._names: dict[str, str] = {}
         self._status = "crashed"
         self._taken: set[str] = set()
 
@@ -184,6 +189,8 @@ class _Reader:
         elif number == METRIC:
             name, glob, axis = text_fields(message, 1, 2, 4)
             self._define(name, glob, axis)
+            if is_hidden(message):
+                self._hidden.add(name)
         elif number == ALERT:
             title, text = text_fields(message, 1, 2)
             out.append(Text(self._last_ns, f"alerts/{title}", text, self._last_step))
@@ -200,13 +207,19 @@ class _Reader:
         if not self._started:
             yield self._start(RunInfo())
         extra: dict[str, Any] = {}
+        ended = self._summary.pop((OWN_STATUS,), None)
         for path, value in self._summary.items():
             shown = ".".join(path)
-            if not shown.startswith("_") and shown not in self._series and path[0] not in self._series:
+            if (
+                not shown.startswith("_")
+                and path[0] not in self._hidden
+                and shown not in self._series
+                and path[0] not in self._series
+            ):
                 extra[clean(shown)] = plain(value)
         if extra:
             yield Params(self._last_ns, {"summary": extra})
-        yield RunFinished(self._last_ns, self._status)
+        yield RunFinished(self._last_ns, ended if isinstance(ended, str) and ended else self._status)
 
     def _start(self, info: RunInfo) -> Record:
         self._started = True
@@ -237,6 +250,9 @@ class _Reader:
         for path, value in changes:
             if path[0] == "_wandb":
                 continue
+            if path[0] == OWN_NAMES:
+                self._names.update(names_of(path, value))
+                continue
             place = update
             for part in path[:-1]:
                 inner = place.get(clean(part))
@@ -254,6 +270,7 @@ class _Reader:
         axis = axis.replace("\\.", ".")
         if not axis:
             return
+        self._used_axes.add(axis)
         if glob:
             self._axis_globs.append((glob.removesuffix("*"), axis))
         elif name:
@@ -291,47 +308,59 @@ class _Reader:
                 _insert(rest, keys, value)
         self._last_step = step if step is not None else self._last_step + 1
         self._last_ns = time_ns if time_ns is not None else self._last_ns
-        out: list[Record] = []
+        others: list[tuple[str, Any]] = []
         for name, value in _leaves(rest, ""):
             if isinstance(value, (bool, int, float)):
                 scalars.append((name, float(value)))
             else:
-                self._series.add(name)
-                out += self._other(path, name, value)
-        return self._scalars(scalars) + out
+                others.append((name, value))
+        axes = {name: as_step(value) for name, value in scalars if name in self._used_axes}
+        out = self._scalars(scalars, axes)
+        for name, value in others:
+            self._series.add(name)
+            out += self._other(path, name, value, self._step(name, axes))
+        return out
 
-    def _scalars(self, scalars: list[tuple[str, float]]) -> list[Record]:
-        values = dict(scalars)
+    def _step(self, name: str, axes: dict[str, Step | None]) -> Step:
+        """The value of the series' own axis in this row if there is one, else W&B's step."""
+        axis = self._axis(name)
+        own = axes.get(axis) if axis is not None else None
+        return self._last_step if own is None else own
+
+    def _scalars(self, scalars: list[tuple[str, float]], axes: dict[str, Step | None]) -> list[Record]:
         rows: dict[Step, dict[str, float]] = {}
         for name, value in scalars:
-            axis = self._axis(name)
-            own = as_step(values[axis]) if axis is not None and axis in values else None
-            row = rows.setdefault(self._last_step if own is None else own, {})
-            row[clean(name)] = value
-        self._series.update(values)
+            self._series.add(name)
+            if name in self._hidden and name in self._used_axes:
+                continue  # An axis that the script hid is no series of its own: it is the others' step.
+            rows.setdefault(self._step(name, axes), {})[clean(self._names.get(name, name))] = value
         return [Metrics(self._last_ns, step, row) for step, row in rows.items()]
 
-    def _other(self, path: Path, name: str, value: Any) -> list[Record]:
+    def _other(self, path: Path, name: str, value: Any, step: Step) -> list[Record]:
         if value is None:
             self._reading.left_out["values that are null"] += 1
             return []
         if isinstance(value, str):
-            return [Text(self._last_ns, clean(name), clean(value), self._last_step)]
+            return [Text(self._last_ns, clean(name), clean(value), step)]
         if isinstance(value, list):
-            return [Text(self._last_ns, clean(name), str(plain(value)), self._last_step)]
+            return [Text(self._last_ns, clean(name), str(plain(value)), step)]
         if value.get("_type") == "histogram":
-            return self._histogram(name, value)
+            return self._histogram(name, value, step)
         sources = value.get("filenames") if isinstance(value.get("filenames"), list) else [value.get("path")]
         sources = [source for source in sources if isinstance(source, str)]
         if not sources:
             self._reading.left_out[f"W&B values of type {str(value.get('_type'))[:40]}"] += 1
+        text = text_of(allowed_file(path.parent / "files" / sources[0], (path.parent,))) if sources else None
+        name = self._names.get(name, name)
+        if text is not None:
+            return [Text(self._last_ns, clean(name), clean(text), step)]
         out = []
         for index, source in enumerate(sources):
             shown = name if len(sources) == 1 else f"{name}/{index}"
-            out += self._artifact(path, source, shown, self._last_step)
+            out += self._artifact(path, source, shown, step)
         return out
 
-    def _histogram(self, name: str, value: dict[str, Any]) -> list[Record]:
+    def _histogram(self, name: str, value: dict[str, Any], step: Step) -> list[Record]:
         counts, edges, packed = value.get("values"), value.get("bins"), value.get("packedBins")
         try:
             bins = np.asarray(counts, dtype=np.float64).reshape(-1)
@@ -343,7 +372,8 @@ class _Reader:
         if len(limits) != len(bins) + 1:
             self._reading.left_out["histograms that are none"] += 1
             return []
-        return [Histogram(self._last_ns, clean(name), self._last_step, pack_values(limits), pack_values(bins))]
+        name = self._names.get(name, name)
+        return [Histogram(self._last_ns, clean(name), step, pack_values(limits), pack_values(bins))]
 
     def _artifact(self, path: Path, relative: str, name: str, step: Step | None) -> list[Record]:
         if step is None and relative in self._taken:

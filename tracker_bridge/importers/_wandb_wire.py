@@ -99,6 +99,12 @@ def text_fields(message: bytes, *numbers: int) -> list[str]:
     return list(found.values())
 
 
+def is_hidden(metric: bytes) -> bool:
+    """Whether a metric record hides its series from the charts. Raises `WireError`."""
+    options = last(metric, 6)
+    return options is not None and bool(last(as_bytes(options), 2))
+
+
 def file_paths(message: bytes) -> Iterator[str]:
     """The paths in a files record. Raises `WireError`."""
     for number, value in fields(message):
