@@ -112,8 +112,15 @@ except BaseException as caught:
     assert scripts.statuses(output(tmp_path)) == [status]
 
 
-@pytest.mark.parametrize("how", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(0)", "signal.raise_signal(15)"])
-def test_a_vanished_script_is_delivered_and_ends_as_crashed(tmp_path: Path, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", "crashed"),
+        ("os._exit(0)", "crashed"),
+        ("signal.raise_signal(signal.SIGTERM)", "killed"),
+    ],
+)
+def test_a_vanished_script_is_delivered_and_its_run_is_ended(tmp_path: Path, how: str, status: str) -> None:
     """SIGKILL, os._exit and SIGTERM right after a call returned: the record arrives, nobody stays behind."""
     scripts.run(
         tmp_path, HEAD + f"run = bridge.init(backends=BACKEND)\nrun.log_metrics({{'loss': 1.0}}, step=7)\n{how}\n"
@@ -121,8 +128,8 @@ def test_a_vanished_script_is_delivered_and_ends_as_crashed(tmp_path: Path, how:
     paths = only_run(tmp_path)
     until(lambda: load_state(paths, "jsonl").health == "closed", what="the delivery process finishes the run")
     assert scripts.metrics(output(tmp_path), "loss") == [(7, 1.0)]
-    assert scripts.statuses(output(tmp_path)) == ["crashed"]
-    assert load_manifest(paths).status == "crashed"
+    assert scripts.statuses(output(tmp_path)) == [status]
+    assert load_manifest(paths).status == status
     until(lambda: not scripts.processes_of(tmp_path), what="no process is left")
 
 

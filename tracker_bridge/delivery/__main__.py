@@ -1,7 +1,8 @@
-"""The delivery process: `python -m tracker_bridge.delivery RUN_DIR [--drain]`.
+"""The delivery process: `python -m tracker_bridge.delivery RUN_DIR [--drain] [--pidfd=N]`.
 
 It reads the plan (a JSON line, with the secrets that no file may hold) and then commands from its standard input, and
 delivers RUN_DIR until the run has ended. `--drain`: nobody appends; deliver what is there and stop.
+`--pidfd`: an inherited descriptor of the training process, which tells how it ended.
 Started by hand on a terminal it takes the plan from the run's own `run.json`.
 """
 
@@ -19,6 +20,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from tracker_bridge.delivery._death import Death
 from tracker_bridge.delivery._host import Host, end_as_crashed
 from tracker_bridge.delivery._lifecycle import Lifecycle
 from tracker_bridge.delivery._log import redirect_output
@@ -45,6 +47,8 @@ def main(arguments: list[str]) -> int:
         os.nice(5)
     lifecycle = Lifecycle()
     owner = None if drain else manifest.owner
+    pidfd = next((int(word.partition("=")[2]) for word in arguments if word.startswith("--pidfd=")), -1)
+    death = Death(owner.pid, pidfd) if owner is not None else None
     if drain:
         _end_for_drain(paths, lifecycle)
         lifecycle.limit(plan.close_timeout)
@@ -65,9 +69,11 @@ def main(arguments: list[str]) -> int:
 
     signal.signal(signal.SIGTERM, terminated)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_obey, args=(sys.stdin.buffer, lifecycle), name="tracker_bridge-in", daemon=True).start()
+    threading.Thread(
+        target=_obey, args=(sys.stdin.buffer, lifecycle, death), name="tracker_bridge-in", daemon=True
+    ).start()
     try:
-        complete = Host(paths, plan, lifecycle).serve(watch=owner)
+        complete = Host(paths, plan, lifecycle, death).serve(watch=owner)
     except LockBusyError as error:
         print(error, file=sys.stderr)
         complete = False
@@ -83,7 +89,7 @@ def _read_plan(stream: BinaryIO) -> Plan:
     return msgspec.json.decode(stream.readline(), type=Plan)
 
 
-def _obey(stream: BinaryIO, lifecycle: Lifecycle) -> None:
+def _obey(stream: BinaryIO, lifecycle: Lifecycle, death: Death | None) -> None:
     for line in stream:
         word, _, argument = line.decode("ascii", "replace").strip().partition(" ")
         if word == "nudge":
@@ -91,6 +97,8 @@ def _obey(stream: BinaryIO, lifecycle: Lifecycle) -> None:
         elif word == "end":
             lifecycle.end(None)
             lifecycle.limit(float(argument))
+    if death is not None:
+        death.look()
 
 
 def _end_for_drain(paths: RunPaths, lifecycle: Lifecycle) -> None:

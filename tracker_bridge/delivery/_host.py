@@ -5,6 +5,7 @@ It runs in the delivery process, or on a thread of the script in thread mode. It
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ import msgspec
 from tracker_bridge.adapter import Adapter
 from tracker_bridge.config import BackendConfig
 from tracker_bridge.delivery._courier import Assignment, Courier
+from tracker_bridge.delivery._death import Death
 from tracker_bridge.delivery._lifecycle import Lifecycle
 from tracker_bridge.delivery._notices import Notices
 from tracker_bridge.delivery._plan import Plan, make_adapter, make_route
@@ -23,6 +25,7 @@ from tracker_bridge.rundir import (
     Manifest,
     Owner,
     RunPaths,
+    Status,
     load_state,
     save_state,
     update_manifest,
@@ -31,6 +34,9 @@ from tracker_bridge.rundir import (
 WATCH = 0.5
 """Seconds between two looks at the training process."""
 
+_ON_REQUEST = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
+# Somebody asked the script to end; any other signal, SIGKILL (out of memory) among them, is a crash.
+
 _ABANDON = 0.5
 # A courier gets that much after the deadline to return by itself; then its adapter hangs and is left behind.
 
@@ -38,7 +44,8 @@ _ABANDON = 0.5
 class Host:
     """Delivers one run. `serve` returns True if every courier came to its end."""
 
-    def __init__(self, paths: RunPaths, plan: Plan, lifecycle: Lifecycle) -> None:
+    def __init__(self, paths: RunPaths, plan: Plan, lifecycle: Lifecycle, death: Death | None = None) -> None:
+        self._death = death
         self._paths = paths
         self._plan = plan
         self._lifecycle = lifecycle
@@ -100,8 +107,10 @@ class Host:
 
     def _vanished(self) -> None:
         """The training process is gone. If it had ended the run, the journal says how; otherwise it crashed."""
-        end_as_crashed(self._paths)
-        self._lifecycle.end("crashed")
+        ended_by = self._death.signal() if self._death is not None else None
+        status: Status = "killed" if ended_by in _ON_REQUEST else "crashed"
+        end_as_crashed(self._paths, status)
+        self._lifecycle.end(status)
         self._lifecycle.limit(self._plan.close_timeout)
 
     def _await_end(self, watch: Owner) -> None:
@@ -116,8 +125,8 @@ class Host:
             thread.join(max(0.0, until - time.monotonic()))
 
 
-def end_as_crashed(paths: RunPaths, status: str = "crashed") -> None:
-    """Mark a run whose process is gone; one that had ended keeps its status."""
+def end_as_crashed(paths: RunPaths, status: Status = "crashed") -> None:
+    """Mark a run whose process is gone as `crashed` or `killed`; one that had ended keeps its status."""
 
     def change(manifest: Manifest) -> Manifest:
         if manifest.status != "running":

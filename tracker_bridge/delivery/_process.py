@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from tracker_bridge.delivery._death import own_pidfd
 from tracker_bridge.delivery._plan import Plan
 
 _KILL_GRACE = 0.5
@@ -30,18 +31,30 @@ class DeliveryProcess:
         command = [sys.executable, "-m", "tracker_bridge.delivery", str(root)]
         if not follow:
             command.append("--drain")
-        self._process = subprocess.Popen(
+        pidfd = own_pidfd()
+        if follow and pidfd >= 0:
+            command.append(f"--pidfd={pidfd}")
+        try:
+            self._process = self._start(command, cwd, pidfd)
+        finally:
+            if pidfd >= 0:
+                os.close(pidfd)
+        self._send(msgspec.json.encode(plan) + b"\n")
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
+
+    @staticmethod
+    def _start(command: list[str], cwd: Path | None, pidfd: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd=cwd if cwd is not None and cwd.is_dir() else None,
             env=_environment(),
+            pass_fds=(pidfd,) if pidfd >= 0 else (),
             start_new_session=True,
         )
-        self._send(msgspec.json.encode(plan) + b"\n")
-        assert self._process.stdin is not None
-        os.set_blocking(self._process.stdin.fileno(), False)
 
     @property
     def pid(self) -> int:
