@@ -9,13 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from tracker_bridge._version import __version__
-from tracker_bridge.cli import _backends, _diagnose, _doctor, _status, _sync
+from tracker_bridge.cli import _backends, _diagnose, _doctor, _export, _import, _prune, _replay, _status, _sync
 from tracker_bridge.cli._output import print_error
 from tracker_bridge.errors import BridgeError
 from tracker_bridge.rundir import NotARunError
 
 USAGE = 2
 _COMMANDS: dict[str, Callable[..., Any]] = {
+    "import": _import.import_runs,
+    "replay": _replay.replay,
+    "export": _export.export,
+    "prune": _prune.prune,
     "status": _status.status,
     "sync": _sync.sync,
     "backends": _backends.backends,
