@@ -218,12 +218,12 @@ def test_misuse_raises_and_names_the_argument(options: dict[str, object], error:
 
 def test_misuse_of_the_model_and_of_attach() -> None:
     """What is no model, no optimizer or no scaler is refused by name."""
-    with pytest.raises(TypeError, match="model: expected a torch.nn.Module, got list"):
+    with pytest.raises(TypeError, match="model: expected a torch\\.nn\\.Module, got list"):
         GradientNormCollector([])  # type: ignore[arg-type]
     collector = GradientNormCollector(nn.Linear(2, 2))
-    with pytest.raises(TypeError, match="optimizer: expected a torch.optim.Optimizer, got int"):
+    with pytest.raises(TypeError, match="optimizer: expected a torch\\.optim\\.Optimizer, got int"):
         collector.attach(3)  # type: ignore[arg-type]
     optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
-    with pytest.raises(TypeError, match="scaler: expected a torch.amp.GradScaler, got str"):
+    with pytest.raises(TypeError, match="scaler: expected a torch\\.amp\\.GradScaler, got str"):
         collector.attach(optimizer, scaler="yes")
     assert not optimizer._optimizer_step_pre_hooks

@@ -339,10 +339,14 @@ def test_faults_of_the_sink_never_reach_training() -> None:
 
     collector = GradientNormCollector(model, sink=sink)
     collector.attach(optimizer)
-    with pytest.warns(UserWarning, match="OSError: disk full") as warned:
+
+    def train() -> None:
         for _ in range(3):
             backward(model)
             optimizer.step()
+
+    with pytest.warns(UserWarning, match="OSError: disk full") as warned:
+        train()
     assert len(warned) == 1
     assert collector.faults == {"OSError": 3}
 
@@ -455,7 +459,8 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
 optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
 seen = []
-collector = GradientNormCollector(torch.compile(model, backend="eager") if sys.argv[1] == "model" else model, sink=seen.append)
+watched = torch.compile(model, backend="eager") if sys.argv[1] == "model" else model
+collector = GradientNormCollector(watched, sink=seen.append)
 collector.attach(optimizer)
 forward = torch.compile(model, backend="eager", fullgraph=True)
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_ as torch_clip_grad_norm_
 from torch.nn.utils import clip_grads_with_norm_
 from torch.utils._foreach_utils import _group_tensors_by_device_and_dtype, _has_foreach_support
+
+from tracker_bridge.collector._distributed import replicated
 
 __all__ = ["Norms", "apply_clip", "measure_for_clip", "torch_clip_grad_norm_"]
 
@@ -47,6 +50,11 @@ def measure_for_clip(parameters: Sequence[Tensor], norm_type: float) -> Norms:
         there = [index for index, p in enumerate(parameters) if p.grad is not None]
         order = [there[index] for index in order]
     each = torch.stack(norms)
+    distributed: Any = each
+    if hasattr(distributed, "redistribute"):
+        # A DTensor of partial norms: the collective that torch's next operation would make, made where its result is
+        # seen, so that reading the single norms costs no second one.
+        each = distributed.redistribute(placements=replicated(distributed))
     total = torch.linalg.vector_norm(each, norm_type)
     return Norms(total, each, order)
 

@@ -21,7 +21,8 @@ from torch.optim import Optimizer
 from tracker_bridge.collector._backward import InBackward
 from tracker_bridge.collector._clip import Norms as ClipNorms
 from tracker_bridge.collector._clip import apply_clip, measure_for_clip, raise_if_nonfinite, torch_clip_grad_norm_
-from tracker_bridge.collector._device import PinnedPool, copy_to_host
+from tracker_bridge.collector._device import HostCopy, PinnedPool, copy_to_host
+from tracker_bridge.collector._distributed import Groups, local_gradient, reduce_norms
 from tracker_bridge.collector._explain import Explanation
 from tracker_bridge.collector._hooks import Attachment, Held, outside_of_dynamo, unwrap_optimizer
 from tracker_bridge.collector._measure import Measured, Meter
@@ -100,6 +101,7 @@ class GradientNormCollector:
         self._in_backward: InBackward | None = None
         self._tamper: dict[Attachment | None, TamperWatch] = {}
         self._pool = PinnedPool()
+        self._groups: Groups = {}
         self._refuse_fsdp1()
         if not _distributed():
             for message in unmatched(self._rules, named_parameters(model)):
@@ -159,6 +161,9 @@ class GradientNormCollector:
         """
         if self._in_backward is not None or self._gradient_of is not None or self._rotate > 1:
             raise ValueError("attach_in_backward: only once, and neither with gradient_of nor with rotate")
+        flat = flat_parameters(self._model)
+        if self._plan_for(None, flat).sharding is not None:
+            raise ValueError("attach_in_backward: gradients that are sharded over processes are only summed at a step")
         self._in_backward = InBackward(self, self._counted)
         return self._in_backward
 
@@ -362,23 +367,47 @@ class GradientNormCollector:
         flat = flat_parameters(self._model)
         plan = self._plan_for(attachment, flat)
         turn = int(step // self.every_n_steps) % self._rotate
-        gradients = self._gradients(plan, flat, turn)
-        if type(None) in set(map(type, gradients)) and plan.froze(flat, gradients):
+        local, fault = self._measured_here(plan, flat, turn)
+        if local is None and fault is None:
             del self._plans[attachment]
             plan = self._plan_for(attachment, flat)
-            gradients = self._gradients(plan, flat, turn)
-        measured = plan.meters[turn].measure(gradients)
+            local, fault = self._measured_here(plan, flat, turn)
+        if fault is not None:
+            if plan.sharding is None:
+                raise fault
+            self.fault(fault)  # this process must take part in the collective all the same
+        powers = [] if plan.sharding is None else reduce_norms(plan.sharding, local, self.norm_type, self._pool)
+        measured = local or Measured(np.zeros(len(plan.slots)), np.zeros(len(plan.slots), dtype=np.bool_))
+        clip = self._take_note(attachment)
+        changed, differs = self._tampered(attachment)
         measurement = Measurement(
             values=measured.values,
             present=measured.present,
             norm_type=self.norm_type,
             waiting=tuple((at, copy_to_host([vector], self._pool)) for at, vector in measured.waiting),
+            powers=tuple((at, copy_to_host([vector], self._pool)) for at, vector in powers),
             scales=() if scale is None else (copy_to_host([scale], self._pool),),
-            clip=(clip := self._take_note(attachment)),
-            post_clip=clip is None and self._tampered(attachment),
+            clip=clip,
+            post_clip=clip is None and changed,
+            differs=differs if clip is None else (),
             partial=self._rotate > 1,
         )
         return Held(step, time.time_ns(), plan.table, measurement)
+
+    def _measured_here(
+        self, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int
+    ) -> tuple[Measured | None, Exception | None]:
+        """What this process measures by itself, or why it cannot; neither if the plan has to be made again."""
+        try:
+            gradients = self._gradients(plan, flat, turn)
+            if plan.froze(flat, gradients):
+                return None, None
+            if plan.sharding is not None:
+                sharding = plan.sharding
+                gradients = [local_gradient(sharding, at, gradient) for at, gradient in enumerate(gradients)]
+            return plan.meters[turn].measure(gradients), None
+        except Exception as error:
+            return None, error
 
     def _gradients(self, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int) -> list[Tensor | None]:
         """The gradient of each slot of `plan`; None where there is none, or where it is not the slot's turn."""
@@ -408,6 +437,7 @@ class GradientNormCollector:
                 None if attachment is None else attachment.own(),
                 members,
                 [Meter(self.norm_type) for _ in range(self._rotate)],
+                self._groups,
                 lambda chosen, blocks: self._table(scope, chosen, blocks),
             )
         return plan
@@ -458,7 +488,7 @@ class GradientNormCollector:
     # The script's own clipping ------------------------------------------------------------------------------------
 
     def _watch_for_tampering(self, attachment: Attachment | None, due: bool) -> None:
-        """Watch the gradient of the last slot (the layer nearest to the loss) while a step is due."""
+        """Watch the gradients of the first and the last slot while a step is due."""
         try:
             watch = self._tamper.get(attachment)
             if not due:
@@ -467,17 +497,24 @@ class GradientNormCollector:
                 return
             flat = flat_parameters(self._model)
             slots = self._plan_for(attachment, flat).slots
-            if slots and (parameter := flat[slots[-1]]) is not None and self._gradient_of is None:
-                self._tamper.setdefault(attachment, TamperWatch()).arm(parameter)
+            if slots and self._gradient_of is None:
+                ends = [p for index in dict.fromkeys((slots[0], slots[-1])) if (p := flat[index]) is not None]
+                self._tamper.setdefault(attachment, TamperWatch()).arm(ends)
         except Exception as error:
             self.fault(error)
 
-    def _tampered(self, attachment: Attachment | None) -> bool:
-        """Whether the gradients were changed after backward by something other than the scaler's unscaling."""
+    def _tampered(self, attachment: Attachment | None) -> tuple[bool, tuple[HostCopy, ...]]:
+        """Whether the gradients were changed after backward by something other than the scaler's unscaling.
+
+        Either it is known now, or it is as soon as the returned flags have reached the host.
+        """
         watch = self._tamper.get(attachment)
         if watch is None:
-            return False
-        return watch.changes() > (1 if attachment is not None and attachment.unscaled() else 0)
+            return False, ()
+        changes = watch.changes()
+        if attachment is not None and attachment.unscaled():
+            return changes.operations > 1, ()
+        return changes.operations > 0, tuple(copy_to_host([flag], self._pool) for flag in changes.differs)
 
     # Clipping -----------------------------------------------------------------------------------------------------
 

@@ -91,6 +91,13 @@ class PinnedPool:
         free = self._free.get((numel, dtype))
         return free.pop() if free else torch.empty(numel, dtype=dtype, device="cpu", pin_memory=True)
 
+    def pinned_copy(self, tensor: Tensor) -> Tensor:
+        """A page-locked copy of a small host tensor, to be sent without waiting.
+
+        It comes from torch's caching host allocator, which does not reuse it before its copy is over.
+        """
+        return tensor.pin_memory()
+
     def give_back(self, host: Tensor) -> None:
         """Its numbers were read and its copy is over."""
         self._free.setdefault((host.numel(), host.dtype), []).append(host)

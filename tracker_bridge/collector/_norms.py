@@ -37,9 +37,9 @@ class Measurement:
 
     `values` [L] holds what was measured on the host; `waiting` are positions in it and numbers on their way.
     `picks` are slots, where they are in another vector, and that vector on its way (the norms that a clip computed).
-    `powers` are sums over processes on their way: positions [k], and k sums of `norm ** norm_type` (or k maxima)
-    followed by k counts of the processes that had a gradient and the number of processes that failed to measure.
+    `powers` are sums over processes on their way: positions [k], and a vector as `reduce_norms` returns it.
     `scales` multiplied the gradients when they were measured, `found_inf` says that the optimizer skips the step.
+    `differs` are flags: not 0 if the script changed the gradients after backward.
     """
 
     values: Float64
@@ -52,6 +52,7 @@ class Measurement:
     found_inf: HostCopy | None = None
     clip: Clip | None = None
     post_clip: bool = False
+    differs: tuple[HostCopy, ...] = ()
     skipped: bool = False
     partial: bool = False
 
@@ -64,6 +65,7 @@ class Measurement:
         found = [copy for _, copy in (*self.waiting, *self.powers)]
         found += [copy for _, _, copy in self.picks]
         found += self.scales
+        found += self.differs
         if self.found_inf is not None:
             found.append(self.found_inf)
         if self.clip is not None:
@@ -160,7 +162,7 @@ class GradientNorms:
 
     @property
     def failed(self) -> bool:
-        """Whether some process could not measure, so that the sums over processes are not whole."""
+        """Whether some process could not measure; what is summed over processes is absent then, on all of them."""
         return self._finish().failed
 
     def to_record(self, table: int) -> NormVector:
@@ -210,8 +212,9 @@ def finish(m: Measurement) -> Finished:
         elif m.clip.undo and coefficient != 1.0:
             values = values / coefficient
     skipped = m.skipped or (m.found_inf is not None and bool(m.found_inf.values().sum() != 0.0))
+    post_clip = m.post_clip or any(bool(copy.values()[0]) for copy in m.differs)
     return Finished(
-        values, present, total, skipped, coefficient, m.post_clip, m.clip.max_norm if m.clip else None, failed
+        values, present, total, skipped, coefficient, post_clip, m.clip.max_norm if m.clip else None, failed
     )
 
 
@@ -244,9 +247,12 @@ def _gathered(m: Measurement) -> tuple[Float64, Mask, bool]:
         values[positions] = copy.values()[sources]
     for positions, copy in m.powers:
         numbers, count = copy.values(), len(positions)
+        infinite = m.norm_type == math.inf
         with np.errstate(all="ignore"):
-            sums = numbers[:count]
-            values[positions] = sums if m.norm_type == math.inf else sums ** (1.0 / m.norm_type)
-        present[positions] = numbers[count : 2 * count] > 0
-        failed = failed or bool(numbers[2 * count] > 0)
+            values[positions] = numbers[:count] if infinite else numbers[:count] ** (1.0 / m.norm_type)
+        if infinite:
+            values[positions[numbers[count : 2 * count] > 0]] = math.nan
+        present[positions] = numbers[-1 - count : -1] > 0
+        if numbers[-1] > 0:
+            present[positions], failed = False, True
     return values, present, failed

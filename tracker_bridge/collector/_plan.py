@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
+from tracker_bridge.collector._distributed import Groups, Sharding, sharding_of
 from tracker_bridge.collector._measure import Meter
 from tracker_bridge.collector._names import block_prefixes, named_parameters
 from tracker_bridge.collector._parts import parts_of
@@ -51,6 +52,7 @@ class Plan:
     ids: list[int]
     frozen: tuple[int, ...]
     members: int
+    sharding: Sharding | None
     clip_order: ClipOrder | None = None
     _stale: bool = False
     _references: list[weakref.ref[nn.Parameter]] = field(default_factory=list)
@@ -68,9 +70,14 @@ class Plan:
         )
 
     def froze(self, flat: Sequence[nn.Parameter | None], gradients: Sequence[Tensor | None]) -> bool:
-        """Whether a slot without a gradient belongs to a parameter that was frozen after planning."""
-        return any(
-            gradient is None and (p := flat[index]) is not None and not p.requires_grad
+        """Whether a slot's parameter was frozen after planning.
+
+        Its gradient is missing then, so nothing else need be asked. Where processes must agree, each parameter is
+        asked, since a gradient may be missing on one process only.
+        """
+        doubtful = type(None) in set(map(type, gradients)) or self.sharding is not None
+        return doubtful and any(
+            (gradient is None or self.sharding is not None) and (p := flat[index]) is not None and not p.requires_grad
             for index, gradient in zip(self.slots, gradients, strict=True)
         )
 
@@ -103,6 +110,7 @@ def build_plan(
     own: Collection[int] | None,
     members: int,
     meters: Sequence[Meter],
+    groups: Groups,
     table_for: Callable[[Sequence[Choice], tuple[str, ...]], SeriesTable],
 ) -> Plan:
     """Plan for `model` as it is now; `table_for` names the slots (given the chosen ones and the block prefixes)."""
@@ -120,6 +128,7 @@ def build_plan(
         ids=list(map(id, flat)),
         frozen=tuple(i for i, p in enumerate(flat) if p is not None and not p.requires_grad),
         members=members,
+        sharding=sharding_of([c.parameter.parameter for c in chosen], groups),
     )
     plan.watch(flat)
     return plan

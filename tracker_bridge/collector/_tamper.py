@@ -1,49 +1,68 @@
 """Whether a script changed the gradients between backward and the optimizer's step, most likely by clipping them.
 
-A hook on one parameter, there only while the coming step is due, notes the version of its gradient when backward is
-over; every in-place operation raises it. The gradient itself is neither read nor kept.
+A hook on two parameters, there only while the coming step is due, notes the versions of their gradients when backward
+is over; every in-place operation raises them. Of sharded gradients a few elements are copied and compared.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+_SAMPLE = 64  # elements of a shard; multi-tensor operations on a DTensor raise no version that could be asked
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """At most `operations` in-place operations on a plain gradient, and for each shard whether it differs."""
+
+    operations: int
+    differs: list[Tensor]
+
 
 class TamperWatch:
-    """Watches the gradient of one parameter from `arm` to `changes`."""
+    """Watches the gradients of a few parameters from `arm` to `changes`; one that takes part in backward is enough."""
 
     def __init__(self) -> None:
-        self._version: int | None = None
-        self._parameter: weakref.ref[nn.Parameter] | None = None
-        self._remove: Callable[[], None] | None = None
+        self._armed: list[tuple[weakref.ref[nn.Parameter], Callable[[], None]]] = []
+        self._versions: dict[int, int] = {}
+        self._samples: dict[int, Tensor] = {}
 
-    def arm(self, parameter: nn.Parameter) -> None:
-        """Start to watch `parameter`; what was watched before no longer is."""
-        if self._remove is not None and self._parameter is not None and self._parameter() is parameter:
+    def arm(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Start to watch; what was watched before no longer is."""
+        if self._armed and [reference() for reference, _ in self._armed] == list(parameters):
             return
         self.disarm()
-        self._parameter = weakref.ref(parameter)
-        handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
-        self._remove = handle.remove
+        for parameter in parameters:
+            handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+            self._armed.append((weakref.ref(parameter), handle.remove))
 
     def disarm(self) -> None:
         """Stop to watch."""
-        if self._remove is not None:
-            self._remove()
-        self._remove, self._version = None, None
+        while self._armed:
+            self._armed.pop()[1]()
+        self._versions.clear()
+        self._samples.clear()
 
-    def changes(self) -> int:
-        """How many in-place operations the gradient has seen since backward; 0 if nothing is known. Disarms."""
-        parameter = None if self._parameter is None else self._parameter()
-        version = self._version
+    def changes(self) -> Changes:
+        """What has happened to the gradients since backward; nothing if nothing is known. Disarms."""
+        most, differs = 0, []
+        for reference, _ in self._armed:
+            parameter = reference()
+            if parameter is None or parameter.grad is None:
+                continue
+            if id(parameter) in self._versions:
+                most = max(most, parameter.grad._version - self._versions[id(parameter)])
+            elif id(parameter) in self._samples:
+                now, before = _sample(parameter.grad), self._samples[id(parameter)]
+                if now.shape == before.shape:
+                    differs.append((now.ne(before) & ~(now.isnan() & before.isnan())).any())
         self.disarm()
-        if parameter is None or version is None or parameter.grad is None:
-            return 0
-        return max(0, parameter.grad._version - version)
+        return Changes(most, differs)
 
     def _accumulated(self, parameter: Tensor) -> None:
         # At the very end of backward, after DDP's own final callback, which writes the averaged gradients: callbacks
@@ -53,10 +72,20 @@ class TamperWatch:
 
         def note() -> None:
             alive = reference()
-            if self._remove is not None and alive is not None and alive.grad is not None:
-                self._version = alive.grad._version
+            if not self._armed or alive is None or alive.grad is None or alive.grad.is_inference():
+                return
+            if hasattr(alive.grad, "_local_tensor"):
+                self._samples[id(alive)] = _sample(alive.grad).clone()
+            else:
+                self._versions[id(alive)] = alive.grad._version
 
         try:
             engine.queue_callback(lambda: engine.queue_callback(note))
         except Exception:
             self.disarm()  # not called from the engine: nothing can be known
+
+
+def _sample(gradient: Tensor) -> Tensor:
+    """A few elements of this process's shard of a DTensor."""
+    shard: Tensor = gradient._local_tensor  # type: ignore[attr-defined]
+    return shard.detach().reshape(-1)[:_SAMPLE]
