@@ -15,7 +15,7 @@ from tracker_bridge.config import Config, ConfigError
 from tracker_bridge.errors import BridgeError
 
 Load = Callable[..., Config]
-KEYS = "Valid keys: backends, delivery, experiment, gradients, name, params, project, queue, resume, run_id, tags"
+KEYS = "Valid keys: backends, delivery, experiment, gradients, health, name, params, project, queue, resume, run_id, tags"
 OPTIONS = "api_key, labels, mode, port, ratio, settings, tracking_uri, verbose"
 KINDS = "absent, alpha, beta, console, jsonl, memory, mlflow, neptune, tensorboard, wandb"
 
@@ -223,7 +223,7 @@ ENVIRONMENT: list[tuple[dict[str, str], str]] = [
     (
         {"TRACKER_BRIDGE_ALPA__MODE": "x"},
         "TRACKER_BRIDGE_ALPA__MODE: there is no section and no backend 'alpa'; did you mean 'alpha'? Sections and "
-        "backends: absent, alpha, beta, console, delivery, gradients, jsonl, memory, mlflow, neptune, queue, "
+        "backends: absent, alpha, beta, console, delivery, gradients, health, jsonl, memory, mlflow, neptune, queue, "
         "tensorboard, wandb",
     ),
     (

@@ -123,7 +123,8 @@ def _replay_one(paths: RunPaths, target: Config, timeout: float, progress: Progr
         if summarise(paths).delivering:
             error = "is being delivered now; replay it when that has ended"
         else:
-            plan = plan_of(target, dict(os.environ))
+            # A replay carries what was found at the time; it does not judge history again.
+            plan = msgspec.structs.replace(plan_of(target, dict(os.environ)), health=None)
             sync_run(paths.root, plan=plan, timeout=timeout, on_progress=_reporter(progress, paths, run_id, plan))
     except (NotARunError, LockBusyError, OSError) as problem:
         error = str(problem)

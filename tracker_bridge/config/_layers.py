@@ -19,12 +19,14 @@ from tracker_bridge.config._source import plain
 from tracker_bridge.config._text import KeyPath, fold, found, key_text, unknown
 from tracker_bridge.config._types import BackendConfig, DeliveryConfig, GradientsConfig, QueueConfig, RouteConfig
 from tracker_bridge.errors import ConfigError
+from tracker_bridge.health import HealthConfig
 
 TEXTS = ("project", "experiment", "name", "run_id")
 SECTIONS: dict[str, type[msgspec.Struct]] = {
     "gradients": GradientsConfig,
     "queue": QueueConfig,
     "delivery": DeliveryConfig,
+    "health": HealthConfig,
 }
 KEYS = (*TEXTS, "resume", "tags", "params", "backends", *SECTIONS)
 BACKEND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -37,6 +37,7 @@ from tracker_bridge.config._types import (
 )
 from tracker_bridge.config._units import check_pattern, parse_duration, parse_order, parse_size
 from tracker_bridge.errors import AdapterLoadError, ConfigError
+from tracker_bridge.health import HealthConfig
 
 DEFAULT_BACKENDS = ("tensorboard",)
 DEFAULT_QUEUE_DIR = "tracker_bridge_runs"
@@ -208,6 +209,7 @@ def _layer_of_config(config: Config) -> Layer:
         **{key: getattr(config, key) for key in (*TEXTS, "resume", "tags", "params", "backends", "gradients")},
         "queue": config.queue,
         "delivery": config.delivery,
+        "health": config.health,
     }
     return layer_of(tree, "the given Config", interpolated=False)
 
@@ -271,6 +273,7 @@ def _build(layers: list[Layer], environ: Mapping[str, str], cwd: Path, origin: s
         tags={} if tags is None else tags.value,
         params={} if params is None else params.value,
         backends=tuple(backend(name) for name in names),
+        health=section(HealthConfig, "health"),
         gradients=section(GradientsConfig, "gradients") if "gradients" in present else None,
         queue=msgspec.structs.replace(queue, dir=cwd / Path(queue.dir).expanduser()),
         delivery=section(DeliveryConfig, "delivery"),

@@ -120,6 +120,7 @@ def redact(config: Config) -> dict[str, Any]:
         document["gradients"] = _hidden(_set_only(config.gradients), ("gradients",), outside)
     document["queue"] = {**msgspec.structs.asdict(config.queue), "dir": str(config.queue.dir)}
     document["delivery"] = msgspec.structs.asdict(config.delivery)
+    document["health"] = _hidden(_set_only(config.health), ("health",), outside)
     document["cwd"] = str(config.cwd)
     document["origin"] = config.origin
     return document

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal, Union
 
 import msgspec
 
+from tracker_bridge.health import HealthConfig
+
 Grouping = Literal["parameter", "module", "block", "total"]
 Part = Literal["attention", "mlp", "embeddings", "norms", "head", "last"]
 DeliveryMode = Literal["process", "thread"]
@@ -93,6 +95,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     gradients: Union[GradientsConfig, None] = None
     queue: QueueConfig
     delivery: DeliveryConfig = DeliveryConfig()
+    health: HealthConfig = HealthConfig()
     cwd: Path
     origin: str = "default"
     references: dict[tuple[str, ...], str] = {}

@@ -20,6 +20,7 @@ from tracker_bridge.adapter import Adapter, Batch, Item, Rejected, RetryLater, R
 from tracker_bridge.delivery._backoff import pause
 from tracker_bridge.delivery._batch import batches, weight
 from tracker_bridge.delivery._cursor import Cursor, load_cursor, save_cursor, save_definitions
+from tracker_bridge.delivery._health import AlertFeed, HealthWatch
 from tracker_bridge.delivery._lifecycle import Lifecycle
 from tracker_bridge.delivery._notices import Notices
 from tracker_bridge.delivery._route import Route
@@ -69,8 +70,12 @@ class OutOfTimeError(Exception):
 class Courier:
     """Delivers for one backend. `run()` returns when all is delivered and closed, or the time is over."""
 
-    def __init__(self, assignment: Assignment, lifecycle: Lifecycle, notices: Notices) -> None:
+    def __init__(
+        self, assignment: Assignment, lifecycle: Lifecycle, notices: Notices, health: HealthWatch | None
+    ) -> None:
         self._do = assignment
+        self._health = health
+        self._alerts = AlertFeed(assignment.paths)
         self._lifecycle = lifecycle
         self._notices = notices
         self._folder = assignment.paths.backend(assignment.backend)
@@ -110,6 +115,7 @@ class Courier:
             self._trouble("down", error)
         finally:
             self._reader.close()
+            self._alerts.close()
 
     def _nothing_to_do(self) -> bool:
         return (
@@ -182,6 +188,9 @@ class Courier:
         entries = self._reader.read(max_bytes=self._chunk)
         if not entries:
             return False
+        if self._health is not None:
+            self._health.judge(entries[-1].sequence)
+        self._alerts.refresh()
         count = 0
         items: list[Item] = []
         for entry in entries:
@@ -197,6 +206,8 @@ class Courier:
                 self._attempt = entry.record.attempt
             else:
                 items.extend(self._translator(entry.sequence, entry.record))
+            for alert in self._alerts.caused_by(entry.sequence):
+                items.extend(self._translator(entry.sequence, alert))
         for batch in batches(items, self._do.adapter.capabilities, self._translator.take_renamed()):
             self._write(batch)
         if items:

@@ -17,6 +17,7 @@ from tracker_bridge.adapter import Adapter
 from tracker_bridge.config import BackendConfig
 from tracker_bridge.delivery._courier import Assignment, Courier
 from tracker_bridge.delivery._death import Death
+from tracker_bridge.delivery._health import HealthWatch
 from tracker_bridge.delivery._lifecycle import Lifecycle
 from tracker_bridge.delivery._notices import Notices
 from tracker_bridge.delivery._plan import Plan, make_adapter, make_route
@@ -26,6 +27,7 @@ from tracker_bridge.rundir import (
     Owner,
     RunPaths,
     Status,
+    load_manifest,
     load_state,
     save_state,
     update_manifest,
@@ -66,9 +68,26 @@ class Host:
             lock.release()
 
     def _serve(self, watch: Owner | None, adapters: Mapping[str, Adapter[Any]]) -> bool:
+        health = self._health_watch()
+        try:
+            return self._host(watch, adapters, health)
+        finally:
+            if health is not None:
+                health.close()
+
+    def _health_watch(self) -> HealthWatch | None:
+        if self._plan.health is None:
+            return None
+        try:
+            return HealthWatch(self._paths, self._plan.health, load_manifest(self._paths).run_id, self._notices)
+        except Exception as error:
+            self._notices.say("health", f"the rules are off for this run: {type(error).__name__}: {error}")
+            return None
+
+    def _host(self, watch: Owner | None, adapters: Mapping[str, Adapter[Any]], health: HealthWatch | None) -> bool:
         threads = []
         for backend in self._plan.backends:
-            courier = self._courier(backend, adapters.get(backend.name))
+            courier = self._courier(backend, adapters.get(backend.name), health)
             if courier is not None:
                 name = f"tracker_bridge-{backend.name}"
                 threads.append(threading.Thread(target=courier.run, name=name, daemon=True))
@@ -85,7 +104,9 @@ class Host:
             self._await_end(watch)
         return not any(thread.is_alive() for thread in threads)
 
-    def _courier(self, backend: BackendConfig, adapter: Adapter[Any] | None) -> Courier | None:
+    def _courier(
+        self, backend: BackendConfig, adapter: Adapter[Any] | None, health: HealthWatch | None
+    ) -> Courier | None:
         try:
             assignment = Assignment(
                 paths=self._paths,
@@ -95,7 +116,7 @@ class Host:
                 route=make_route(backend.route, self._plan.group_by),
                 scrub=self._plan.scrubber,
             )
-            return Courier(assignment, self._lifecycle, self._notices)
+            return Courier(assignment, self._lifecycle, self._notices, health)
         except Exception as error:
             text = self._plan.scrubber(str(error))
             self._notices.say(backend.name, text)

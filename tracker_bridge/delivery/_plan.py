@@ -13,15 +13,20 @@ import msgspec
 from tracker_bridge.adapter import Adapter
 from tracker_bridge.config import BackendConfig, Config, RouteConfig, scrub, secret_values
 from tracker_bridge.delivery._route import Route
+from tracker_bridge.health import HealthConfig
 from tracker_bridge.registry import adapter_class
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The backends of one run and how long their end may take (seconds)."""
+    """The backends of one run, how long their end may take (seconds), and the health rules that judge it.
+
+    `health` None: nothing new is judged; alerts that were kept go to the backends all the same.
+    """
 
     backends: tuple[BackendConfig, ...]
     group_by: str = "parameter"
     close_timeout: float = 60.0
+    health: HealthConfig | None = None
     secrets: tuple[str, ...] = ()
 
     @property
@@ -37,6 +42,7 @@ def plan_of(config: Config, environ: dict[str, str]) -> Plan:
         backends=config.backends,
         group_by=config.gradients.group_by if config.gradients else "parameter",
         close_timeout=config.delivery.close_timeout,
+        health=config.health,
         secrets=tuple(sorted(secret_values(config, environ))),
     )
 

@@ -145,8 +145,10 @@ class RunReader:
         return list(self._summary.artifacts)
 
     def alerts(self) -> list[Alert]:
-        """What the health rules found."""
-        return list(self._summary.alerts)
+        """What the health rules found, in the order of the records that caused it."""
+        found = (item.record for item in scan(self._paths.alerts) if isinstance(item, Entry))
+        kept = [record for record in found if isinstance(record, Alert)]
+        return sorted([*self._summary.alerts, *kept], key=lambda alert: alert.cause)
 
     def __repr__(self) -> str:
         return f"RunReader({self.run_id!r}, dir={str(self.dir)!r})"

@@ -135,6 +135,8 @@ class Alert(Record, frozen=True, array_like=True, tag=10):
     text: str
     layers: tuple[str, ...] = ()
     evidence: dict[str, Any] = {}
+    cause: int = -1
+    """The journal's sequence of the record that caused it, where that is known."""
 
 
 class RunFinished(Record, frozen=True, array_like=True, tag=11):

@@ -8,16 +8,17 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from secrets import token_hex
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
 from tracker_bridge.config import Config, load_config, redact, scrub, scrub_data, secret_values
 from tracker_bridge.delivery import plan_of
 from tracker_bridge.errors import UsageError
-from tracker_bridge.journal import Entry, JournalWriter, WriterBusyError, scan
+from tracker_bridge.journal import Entry, JournalWriter, WhenFull, WriterBusyError, scan
 from tracker_bridge.records import Metrics, NormVector, Params, RunStarted, SeriesTable, Snapshot, Step, Tags
 from tracker_bridge.run import _exit
 from tracker_bridge.run._channel import Channel, NoChannel, ProcessChannel, ThreadChannel
@@ -36,6 +37,12 @@ from tracker_bridge.rundir import (
 )
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class _WriterOptions(TypedDict):
+    max_disk: int
+    when_full: WhenFull
+    delivered: Callable[[], int | None]
 
 
 class _Resumed(msgspec.Struct):
@@ -152,14 +159,17 @@ def _begin(settings: Config, paths: RunPaths, run_id: str) -> tuple[JournalWrite
     if known:
         _check_resume(load_manifest(paths), settings, paths)
     paths.backends.mkdir(parents=True, exist_ok=True)
-    open_journal = JournalWriter.recover if known else JournalWriter.create
-    journal = open_journal(
-        paths.journal,
-        run_id,
-        max_disk=settings.queue.max_disk,
-        when_full=settings.queue.when_full,
-        delivered=lambda: _delivered(paths, settings),
-    )
+    options: _WriterOptions = {
+        "max_disk": settings.queue.max_disk,
+        "when_full": settings.queue.when_full,
+        "delivered": lambda: _delivered(paths, settings),
+    }
+    if known:
+        # A number that a backend has seen is never given to another record, whatever a power cut has taken away.
+        seen = max((load_state(paths, folder.name).position.sequence for folder in paths.backends.iterdir()), default=0)
+        journal = JournalWriter.recover(paths.journal, run_id, first_sequence=seen, **options)
+    else:
+        journal = JournalWriter.create(paths.journal, run_id, **options)
     past = _past(paths) if known else _Resumed()
     secrets = secret_values(settings, dict(os.environ))
     found = provenance(lambda text: scrub(text, secrets))

@@ -10,7 +10,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tracker_bridge.config import GradientsConfig, scrub, scrub_data
-from tracker_bridge.journal import JournalReader, JournalWriter
+from tracker_bridge.journal import Entry, JournalReader, JournalWriter
 from tracker_bridge.records import (
+    Alert,
     AnyRecord,
     Artifact,
     Histogram,
@@ -91,6 +92,8 @@ class Run:
         self._secrets = secrets
         self._closing = self._closed = False
         self._delivery: Delivery | None = None
+        self._on_alert: list[Callable[[Alert], object]] = []
+        self._alerts: JournalReader | None = None
         self._shown = 0
         self._next_look = time.time_ns() + _LOOK_NS
         self._said: set[str] = set()
@@ -231,6 +234,15 @@ class Run:
         self._collectors.append(collector)
         return collector
 
+    def on_alert(self, callback: Callable[[Alert], object]) -> None:
+        """Call `callback` with each alert of the health rules, within about a second of a later logging call.
+
+        It is called on the thread that logs; what it raises ends that call, so it may stop the training.
+        """
+        self._on_alert.append(callback)
+        if self._alerts is None and self._paths is not None:
+            self._alerts = JournalReader(self._paths.alerts)
+
     # --- ending
 
     def flush(self, timeout: float | None = None) -> bool:
@@ -269,6 +281,10 @@ class Run:
             self._journal.close()
         self._channel.finish(seconds)
         self._delivery = self._report()
+        if self._alerts is not None:
+            with contextlib.suppress(Exception):
+                self._tell_alerts(self._alerts)
+            self._alerts.close()
         self._show_notices()
         if not self._delivery.complete:
             self._say(f"run {self._id}:\n{self._delivery}")
@@ -317,6 +333,14 @@ class Run:
             self._show_notices()
         except Exception as error:
             self._say_once(f"looking after delivery failed: {type(error).__name__}: {error}")
+        if self._alerts is not None:
+            self._tell_alerts(self._alerts)
+
+    def _tell_alerts(self, alerts: JournalReader) -> None:
+        for entry in alerts.read():
+            if isinstance(entry, Entry) and isinstance(entry.record, Alert):
+                for callback in self._on_alert:
+                    callback(entry.record)
 
     def _mark(self, status: str) -> None:
         if self._paths is None or self._journal is None:

@@ -54,6 +54,16 @@ class RunPaths:
         return self.root / "notices.log"
 
     @property
+    def alerts(self) -> Path:
+        """Folder of the alerts' own journal."""
+        return self.root / "health" / "alerts"
+
+    @property
+    def health_memory(self) -> Path:
+        """What the health rules remember, for the next process."""
+        return self.root / "health" / "memory.msgpack"
+
+    @property
     def backends(self) -> Path:
         """One folder for each backend."""
         return self.root / "backends"
