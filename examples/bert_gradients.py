@@ -202,17 +202,19 @@ def progress_bar() -> Progress:
     return Progress(*columns, TextColumn("{task.fields[note]}"), console=console, disable=not console.is_terminal)
 
 
-def how_to_look(delivery: bridge.Delivery) -> list[str]:
-    """For each backend the command that shows the run, or the place where it lies."""
+def how_to_look(delivery: bridge.Delivery) -> Iterator[str]:
+    """For each backend a line with the command that shows the run, or with the place where it lies."""
     commands = {
         "tensorboard": "tensorboard --logdir {}",
-        "wandb": "wandb sync {}",
         "mlflow": "mlflow ui --backend-store-uri {}",
+        "wandb": "wandb sync {}",
     }
-    places = {name: one.url.removeprefix("file://") for name, one in delivery.items() if one.url}
-    return [
-        place if place.startswith("http") else commands.get(name, "{}").format(place) for name, place in places.items()
-    ]
+    for backend, one in delivery.items():
+        place = (one.url or "").removeprefix("file://")
+        if backend in commands and place and not place.startswith("http"):
+            yield f"look at it with: {commands[backend].format(place)}"
+        elif place:
+            yield f"{backend} has it in: {place}"
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -251,7 +253,7 @@ def main() -> None:
         delivery = run.close()
     print("  ".join(f"{name} {value:.3f}" for name, value in evaluation.items()))
     print(delivery)
-    print("\n".join(f"look at it with: {command}" for command in how_to_look(delivery)))
+    print("\n".join(how_to_look(delivery)))
 
 
 if __name__ == "__main__":
