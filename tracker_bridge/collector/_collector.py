@@ -11,6 +11,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Union
 
 import numpy as np
@@ -18,24 +19,38 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from tracker_bridge.collector._activations import ActivationProbe
 from tracker_bridge.collector._backward import InBackward
 from tracker_bridge.collector._clip import Norms as ClipNorms
 from tracker_bridge.collector._clip import apply_clip, measure_for_clip, raise_if_nonfinite, torch_clip_grad_norm_
 from tracker_bridge.collector._device import HostCopy, PinnedPool, copy_to_host
 from tracker_bridge.collector._distributed import Groups, local_gradient, reduce_norms
 from tracker_bridge.collector._explain import Explanation
+from tracker_bridge.collector._histograms import GradientHistogram, count_on_device
 from tracker_bridge.collector._hooks import Attachment, Held, outside_of_dynamo, unwrap_optimizer
-from tracker_bridge.collector._measure import Measured, Meter
+from tracker_bridge.collector._measure import Measured, Meter, joined
 from tracker_bridge.collector._names import flat_parameters, full_numel, has_fsdp1, named_parameters
-from tracker_bridge.collector._norms import Clip, GradientNorms, Measurement
+from tracker_bridge.collector._norms import Clip, GradientNorms, Measurement, Ratio, ZeroFraction
 from tracker_bridge.collector._plan import ClipOrder, Plan, build_plan
-from tracker_bridge.collector._select import Choice, Pattern, selection, unmatched
+from tracker_bridge.collector._select import Choice, ModulePattern, Pattern, module_chooser, selection, unmatched
 from tracker_bridge.collector._tamper import TamperWatch
+from tracker_bridge.collector._updates import group_of, needs_copy, update_of
+from tracker_bridge.collector._updates import local as local_part
 from tracker_bridge.records import SeriesTable, Step
 
 Patterns = Union[Pattern, Iterable[Pattern]]
 
 _PLAIN = frozenset({Tensor, nn.Parameter, type(None)})
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """What was kept from before an optimizer step: copies of shards by slot, where needed, and parameter norms."""
+
+    step: Step
+    turn: int
+    copies: dict[int, Tensor]
+    parameters: Measurement
 
 
 class GradientNormCollector:
@@ -53,6 +68,14 @@ class GradientNormCollector:
         rotate: k > 1 measures one k-th of the layers at each due step, in turn.
         gradient_of: where a parameter's gradient is, for frameworks that keep it elsewhere; default `parameter.grad`.
         group_by: name -> group, evaluated once per table for a grouping that only this process can compute.
+        parameter_norms: also record the norm of each chosen parameter before the step (kind `parameters`).
+        update_ratio: also record the norm of what the step adds to a parameter over the parameter's (`update_ratio`).
+        zero_fraction: also record the share of each gradient's elements that are exactly 0 (`zero_fraction`).
+        activations: modules whose outputs are recorded (`activations`), with the gradients that reach these outputs
+            (`activation_gradients`): globs on clean module paths, `re:` regexes, classes, or `(path, module) -> bool`.
+            Of this process's batch; without micro-batches apart; nothing inside a compiled region.
+        histogram_sink: called with a `GradientHistogram` of each chosen layer at each due step.
+        histogram_bins: how many bins these have.
         step: returns the number of the current step, instead of counting optimizer steps.
         on_fault: called with each exception inside the collector, instead of one warning per kind.
 
@@ -73,6 +96,12 @@ class GradientNormCollector:
         rotate: int = 1,
         gradient_of: Callable[[nn.Parameter], Tensor | None] | None = None,
         group_by: Callable[[str], str] | None = None,
+        parameter_norms: bool = False,
+        update_ratio: bool = False,
+        zero_fraction: bool = False,
+        activations: ModulePattern | Iterable[ModulePattern] = (),
+        histogram_sink: Callable[[GradientHistogram], object] | None = None,
+        histogram_bins: int = 64,
         step: Callable[[], Step] | None = None,
         on_fault: Callable[[Exception], object] | None = None,
     ) -> None:
@@ -80,10 +109,17 @@ class GradientNormCollector:
             raise TypeError(f"model: expected a torch.nn.Module, got {type(model).__name__}")
         self.every_n_steps = _positive("every_n_steps", every_n_steps)
         self.norm_type = _norm_type(norm_type)
-        for name, value in (("sink", sink), ("gradient_of", gradient_of), ("group_by", group_by), ("step", step)):
+        for name, value in (
+            ("sink", sink),
+            ("gradient_of", gradient_of),
+            ("group_by", group_by),
+            ("histogram_sink", histogram_sink),
+            ("step", step),
+        ):
             if value is not None and not callable(value):
                 raise TypeError(f"{name}: expected a callable, got {type(value).__name__}")
         self.step_of = step
+        self.update_ratio = bool(update_ratio)
         self.faults: Counter[str] = Counter()
         self._model = model
         self._rules = selection(include, exclude, parts)
@@ -100,12 +136,21 @@ class GradientNormCollector:
         self._by_clip: GradientNorms | None = None
         self._in_backward: InBackward | None = None
         self._tamper: dict[Attachment | None, TamperWatch] = {}
+        self._parameter_norms = bool(parameter_norms)
+        self._zero_fraction = bool(zero_fraction)
+        self._histogram_sink = histogram_sink
+        self._histogram_bins = _positive("histogram_bins", histogram_bins)
+        self._probe: ActivationProbe | None = None
+        if activations != ():
+            self._probe = ActivationProbe(module_chooser(activations, "activations"), self.norm_type, self.fault)
+        self._updating: dict[Attachment, _Update] = {}
         self._pool = PinnedPool()
         self._groups: Groups = {}
         self._refuse_fsdp1()
         if not _distributed():
             for message in unmatched(self._rules, named_parameters(model)):
                 warnings.warn(message, stacklevel=2)
+        self._watch_activations(self.due(0) is not None)
 
     # What users call ----------------------------------------------------------------------------------------------
 
@@ -172,6 +217,7 @@ class GradientNormCollector:
         for attachment in list(self._attachments):
             attachment.detach()
         self._watch_for_tampering(None, False)
+        self._watch_activations(False)
         if self._in_backward is not None:
             backward, self._in_backward = self._in_backward, None
             backward.detach()
@@ -198,7 +244,9 @@ class GradientNormCollector:
         if number is not None and not number % self.every_n_steps:
             held = self.held_for(attachment, number, attachment.scale() if attachment is not None else None)
         if not self._attachments:
-            self._watch_for_tampering(None, self.due(self._counted) is not None)
+            due_next = self.due(self._counted) is not None
+            self._watch_for_tampering(None, due_next)
+            self._watch_activations(due_next)
         if held is None:
             return None
         for each in self._attachments:
@@ -312,6 +360,7 @@ class GradientNormCollector:
         """The step after this one begins: watch one gradient for changes by the script if it is due."""
         due = self.step_of is not None or not attachment.step % self.every_n_steps
         self._watch_for_tampering(attachment, due)
+        self._watch_activations(due)
 
     def backward_slots(self) -> list[nn.Parameter]:
         """The parameters to watch in backward, one per slot of the plan."""
@@ -322,17 +371,7 @@ class GradientNormCollector:
         """Record what was measured during one backward pass, slot by slot."""
         try:
             plan = self._plans[None]
-            values = np.array([0.0 if m is None else m.values[0] for m in measured], dtype=np.float64)
-            present = np.array([m is not None for m in measured], dtype=np.bool_)
-            waiting: dict[torch.device, list[tuple[int, Tensor]]] = {}
-            for slot, m in enumerate(measured):
-                for _, vector in m.waiting if m is not None else ():
-                    waiting.setdefault(vector.device, []).append((slot, vector))
-            copies = tuple(
-                (np.array([slot for slot, _ in parts], dtype=np.intp), copy_to_host([v for _, v in parts], self._pool))
-                for parts in waiting.values()
-            )
-            measurement = Measurement(values, present, self.norm_type, waiting=copies)
+            measurement = self._on_its_way(plan, joined(measured), self.norm_type)
             self._hand_on(Held(step, time.time_ns(), plan.table, measurement), None, False)
         except Exception as error:
             self.fault(error)
@@ -376,23 +415,150 @@ class GradientNormCollector:
             if plan.sharding is None:
                 raise fault
             self.fault(fault)  # this process must take part in the collective all the same
-        powers = [] if plan.sharding is None else reduce_norms(plan.sharding, local, self.norm_type, self._pool)
-        measured = local or Measured(np.zeros(len(plan.slots)), np.zeros(len(plan.slots), dtype=np.bool_))
         clip = self._take_note(attachment)
         changed, differs = self._tampered(attachment)
-        measurement = Measurement(
-            values=measured.values,
-            present=measured.present,
-            norm_type=self.norm_type,
-            waiting=tuple((at, copy_to_host([vector], self._pool)) for at, vector in measured.waiting),
-            powers=tuple((at, copy_to_host([vector], self._pool)) for at, vector in powers),
+        measurement = self._on_its_way(plan, local, self.norm_type).but(
             scales=() if scale is None else (copy_to_host([scale], self._pool),),
             clip=clip,
             post_clip=clip is None and changed,
             differs=differs if clip is None else (),
+        )
+        held = Held(step, time.time_ns(), plan.table, measurement)
+        self._measure_more(held, plan, flat, turn, scale)
+        return held
+
+    def _on_its_way(self, plan: Plan, local: Measured | None, norm_type: float) -> Measurement:
+        """Add up over processes what each has measured (None: this one could not), and start it to the host."""
+        powers = [] if plan.sharding is None else reduce_norms(plan.sharding, local, norm_type, self._pool)
+        measured = local or Measured(np.zeros(len(plan.slots)), np.zeros(len(plan.slots), dtype=np.bool_))
+        return Measurement(
+            values=measured.values,
+            present=measured.present,
+            norm_type=norm_type,
+            waiting=tuple((at, copy_to_host([vector], self._pool)) for at, vector in measured.waiting),
+            powers=tuple((at, copy_to_host([vector], self._pool)) for at, vector in powers),
             partial=self._rotate > 1,
         )
-        return Held(step, time.time_ns(), plan.table, measurement)
+
+    def _measure_more(
+        self, held: Held, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int, scale: Tensor | None
+    ) -> None:
+        """What is measured beside gradient norms, if anything."""
+        if self._parameter_norms:
+            held.more.append((self._beside(plan.table, "parameters"), self._parameters(plan, flat, turn)))
+        if not self._zero_fraction and self._histogram_sink is None:
+            return
+        gradients = self._gradients(plan, flat, turn)
+        if self._zero_fraction:
+            nonzero = self._of_slots(plan, gradients, "zero_fraction", 0.0)
+            numel = np.array(plan.table.numel, dtype=np.float64)
+            held.more.append((self._beside(plan.table, "zero_fraction"), ZeroFraction(nonzero, numel)))
+        if self._histogram_sink is not None:
+            if plan.sharding is not None:
+                raise NotImplementedError("histogram_sink: histograms of gradients that are sharded over processes")
+            copied = None if scale is None else copy_to_host([scale], self._pool)
+            for name, gradient in zip(plan.table.names, gradients, strict=True):
+                if gradient is not None and gradient.layout == torch.strided:
+                    counted = copy_to_host([count_on_device(gradient, self._histogram_bins)], self._pool)
+                    held.histograms.append(
+                        GradientHistogram(f"gradient_histograms/{name}", held.step, held.time_ns, counted, copied)
+                    )
+
+    def _parameters(self, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int) -> Measurement:
+        """The norms of the chosen parameters as they are now."""
+        tensors: list[Tensor | None] = [None] * len(plan.slots)
+        for slot in plan.turns[turn]:
+            if (p := flat[plan.slots[slot]]) is not None:
+                tensors[slot] = p.detach()
+        return self._of_slots(plan, tensors, "parameters", self.norm_type)
+
+    def _of_slots(self, plan: Plan, tensors: Sequence[Tensor | None], what: str, norm_type: float) -> Measurement:
+        """Measure something else of each slot. A process that fails takes part in the collective all the same."""
+        local: Measured | None = None
+        try:
+            if plan.sharding is not None:
+                sharding = plan.sharding
+                tensors = [local_gradient(sharding, at, tensor) for at, tensor in enumerate(tensors)]
+            local = plan.others.setdefault(what, Meter(norm_type)).measure(tensors)
+        except Exception as error:
+            if plan.sharding is None:
+                raise
+            self.fault(error)
+        return self._on_its_way(plan, local, norm_type)
+
+    # Updates ------------------------------------------------------------------------------------------------------
+
+    def before_update(self, attachment: Attachment, step: Step) -> None:
+        """Keep what is needed to tell what the coming step adds to each parameter."""
+        try:
+            with torch.no_grad():
+                flat = flat_parameters(self._model)
+                plan = self._plan_for(attachment, flat)
+                turn = int(step // self.every_n_steps) % self._rotate
+                owners = group_of(attachment.optimizers)
+                copies: dict[int, Tensor] = {}
+                for slot in plan.turns[turn]:
+                    p = flat[plan.slots[slot]]
+                    if p is not None and id(p) in owners and needs_copy(p, *owners[id(p)]):
+                        copies[slot] = local_part(p.detach()).clone()
+                self._updating[attachment] = _Update(step, turn, copies, self._parameters(plan, flat, turn))
+        except Exception as error:
+            self.fault(error)
+
+    def after_update(self, attachment: Attachment, found_inf: Tensor | None) -> None:
+        """Record how large the update was beside each parameter."""
+        update = self._updating.pop(attachment, None)
+        if update is None:
+            return
+        try:
+            with torch.no_grad():
+                flat = flat_parameters(self._model)
+                plan = self._plan_for(attachment, flat)
+                owners = group_of(attachment.optimizers)
+                parts: list[Measured | None] = [None] * len(plan.slots)
+                for slot in plan.turns[update.turn]:
+                    p = flat[plan.slots[slot]]
+                    if p is not None and id(p) in owners:
+                        added = update_of(p, *owners[id(p)], update.copies.get(slot))
+                        parts[slot] = None if added is None else Meter(self.norm_type).measure([added])
+                over = self._on_its_way(plan, joined(parts), self.norm_type)
+                if found_inf is not None:
+                    over = over.but(found_inf=copy_to_host([found_inf], self._pool))
+                self._give(
+                    GradientNorms(
+                        update.step,
+                        time.time_ns(),
+                        self._beside(plan.table, "update_ratio"),
+                        Ratio(over, update.parameters),
+                    )
+                )
+        except Exception as error:
+            self.fault(error)
+
+    # Activations --------------------------------------------------------------------------------------------------
+
+    def _watch_activations(self, due: bool) -> None:
+        if self._probe is None:
+            return
+        try:
+            if due:
+                self._probe.arm(self._model)
+            else:
+                self._probe.disarm()
+        except Exception as error:
+            self.fault(error)
+
+    def _give_activations(self, held: Held) -> None:
+        """Record what the watched modules put out since the last due step, and the gradients that reached it."""
+        taken = None if self._probe is None else self._probe.take(self._pool)
+        if taken is None:
+            return
+        names, outputs, gradients = taken
+        scale = next((s for a in self._attachments if (s := a.loss_scale()) is not None), None)
+        gradients.scaled_by(None if scale is None else copy_to_host([scale], self._pool))
+        for kind, pending in (("activations", outputs), ("activation_gradients", gradients)):
+            table = self._table_of(kind, "", names, (0,) * len(names), ())
+            self._give(GradientNorms(held.step, held.time_ns, table, pending))
 
     def _measured_here(
         self, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int
@@ -452,20 +618,29 @@ class GradientNormCollector:
         """The one table object for these slots."""
         names = tuple(choice.parameter.name for choice in chosen)
         numel = tuple(full_numel(choice.parameter.parameter) for choice in chosen)
-        key = (scope, names, numel, blocks)
+        return self._table_of("gradients", scope, names, numel, blocks)
+
+    def _beside(self, table: SeriesTable, kind: str) -> SeriesTable:
+        """The table of the same slots for another kind of values."""
+        return self._table_of(kind, table.scope, table.names, table.numel, table.block_prefixes)
+
+    def _table_of(
+        self, kind: str, scope: str, names: tuple[str, ...], numel: tuple[int, ...], blocks: tuple[str, ...]
+    ) -> SeriesTable:
+        key = (kind, scope, names, numel, blocks)
         if key not in self._tables:
             group_by = self._group_by
             self._tables[key] = SeriesTable(
                 time_ns=time.time_ns(),
                 table=-1,
-                kind="gradients",
+                kind=kind,
                 names=names,
                 numel=numel,
                 norm_type=self.norm_type,
                 groups={} if group_by is None else {"custom": tuple(str(group_by(name)) for name in names)},
                 block_prefixes=blocks,
                 scope=scope,
-                partial=self._rotate > 1,
+                partial=self._rotate > 1 and kind not in ("activations", "activation_gradients"),
             )
         return self._tables[key]
 
@@ -478,12 +653,27 @@ class GradientNormCollector:
         if skipped:
             measurement = measurement.but(skipped=True)
         norms = GradientNorms(held.step, held.time_ns, held.table, measurement)
+        self._give(norms)
+        for table, pending in held.more:
+            self._give(GradientNorms(held.step, held.time_ns, table, pending))
+        for histogram in held.histograms:
+            self._give_histogram(histogram)
+        self._give_activations(held)
+        return norms
+
+    def _give(self, norms: GradientNorms) -> None:
         if self._sink is not None:
             try:
                 self._sink(norms)
             except Exception as error:
                 self.fault(error)
-        return norms
+
+    def _give_histogram(self, histogram: GradientHistogram) -> None:
+        if self._histogram_sink is not None:
+            try:
+                self._histogram_sink(histogram)
+            except Exception as error:
+                self.fault(error)
 
     # The script's own clipping ------------------------------------------------------------------------------------
 
@@ -579,6 +769,7 @@ class GradientNormCollector:
                 clip=clip,
             )
             held = Held(step, time.time_ns(), plan.table, measurement)
+            self._measure_more(held, plan, flat, int(step // self.every_n_steps) % self._rotate, scale)
         covered = [target] if target is not None else self._attachments
         for attachment in covered:
             attachment.held = held

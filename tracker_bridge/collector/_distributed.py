@@ -119,7 +119,7 @@ def _contribution(shared: Shared, measured: Measured | None, norm_type: float, p
             host[:count] = np.where(np.isnan(values), 0.0, values)
         else:
             with np.errstate(all="ignore"):
-                host[:count] = values**norm_type * shared.weights
+                host[:count] = values ** (norm_type or 1.0) * shared.weights
         host[tail:-1] = measured.present[shared.positions]
         where = {int(position): at for at, position in enumerate(shared.positions)}
         for positions, vector in measured.waiting:
@@ -139,7 +139,7 @@ def _contribution(shared: Shared, measured: Measured | None, norm_type: float, p
             vector.index_copy_(0, at, picked.masked_fill(bad, 0.0).to(vector.dtype))
         else:
             weights = _to_device(shared.weights[targets], norms.device, pool)
-            vector.index_copy_(0, at, picked.to(vector.dtype).pow(norm_type) * weights)
+            vector.index_copy_(0, at, picked.to(vector.dtype).pow(norm_type or 1.0) * weights)
     return vector
 
 

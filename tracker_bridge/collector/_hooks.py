@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from tracker_bridge.collector._norms import Measurement
+from tracker_bridge.collector._histograms import GradientHistogram
+from tracker_bridge.collector._norms import Measurement, Pending
 from tracker_bridge.collector._scaler import scale_of, watch_scaler
 from tracker_bridge.records import SeriesTable, Step
 
@@ -25,21 +26,27 @@ _R = TypeVar("_R")
 
 
 class Held:
-    """A measurement that waits for its optimizer step: what clipping saw, or what a scaler may yet skip."""
+    """A measurement that waits for its optimizer step: what clipping saw, or what a scaler may yet skip.
 
-    __slots__ = ("measurement", "step", "table", "time_ns")
+    `more` is what was measured beside the gradients, each under its own table.
+    """
+
+    __slots__ = ("histograms", "measurement", "more", "step", "table", "time_ns")
 
     def __init__(self, step: Step, time_ns: int, table: SeriesTable, measurement: Measurement | None) -> None:
         self.step = step
         self.time_ns = time_ns
         self.table = table
         self.measurement = measurement
+        self.more: list[tuple[SeriesTable, Pending]] = []
+        self.histograms: list[GradientHistogram] = []
 
 
 class Host(Protocol):
     """What an attachment needs of its collector. None of these raises."""
 
     every_n_steps: int
+    update_ratio: bool
     step_of: Callable[[], Step] | None
 
     def due(self, counted: int) -> Step | None:
@@ -53,6 +60,12 @@ class Host(Protocol):
 
     def coming(self, attachment: Attachment) -> None:
         """An optimizer step was counted; the next one may be due."""
+
+    def before_update(self, attachment: Attachment, step: Step) -> None:
+        """The optimizers are about to change the parameters, at a due step."""
+
+    def after_update(self, attachment: Attachment, found_inf: Tensor | None) -> None:
+        """The last of the optimizers has changed the parameters."""
 
     def fault(self, error: Exception) -> None:
         """Count and report a fault of the collector itself."""
@@ -83,6 +96,8 @@ class Attachment:
             self._undo.append(watch_scaler(scaler, self))
         hook = self._counted_hook() if host.step_of is None else self._hook
         self._undo.append(optimizers[0].register_step_pre_hook(hook).remove)
+        if host.update_ratio:
+            self._undo.append(optimizers[-1].register_step_post_hook(self._after_step).remove)
 
     def detach(self) -> None:
         """Stop watching. The optimizer and the scaler are as if they had never been attached."""
@@ -108,6 +123,12 @@ class Attachment:
         for optimizer in self.optimizers[:1]:
             return self._scaler is not None and self._scaler.is_enabled() and scale_of(self._scaler, optimizer) is None
         return False
+
+    def loss_scale(self) -> Tensor | None:
+        """What the loss is multiplied by, whether or not the gradients were unscaled since."""
+        enabled = self._scaler is not None and self._scaler.is_enabled()
+        scale: Tensor | None = self._scaler._scale if enabled else None
+        return scale
 
     def scale(self) -> Tensor | None:
         """What the gradients are multiplied by right now, as far as the attached scaler knows."""
@@ -136,6 +157,7 @@ class Attachment:
         result = None
         if step is not None and self._open is not None:
             self._found_inf = getattr(optimizer, "found_inf", None)
+            self._before_update(step)
         elif step is not None:
             closure = args[1] if len(args) > 1 else kwargs.get("closure")
             if closure is None:
@@ -150,6 +172,14 @@ class Attachment:
         held = self._host.held_for(self, step, getattr(optimizer, "grad_scale", None))
         if held is not None:
             self._host.release(held, getattr(optimizer, "found_inf", None), False)
+        self._before_update(step)
+
+    def _before_update(self, step: Step) -> None:
+        if self._host.update_ratio:
+            self._host.before_update(self, step)
+
+    def _after_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ARG002
+        self._host.after_update(self, getattr(optimizer, "found_inf", None))
 
     def _with_closure(
         self,

@@ -47,8 +47,25 @@ class Measured:
     waiting: tuple[tuple[npt.NDArray[np.intp], Tensor], ...] = ()
 
 
+def joined(parts: Sequence[Measured | None]) -> Measured:
+    """One measurement [L] from L measurements of a single tensor; None: absent."""
+    values = np.array([0.0 if m is None else m.values[0] for m in parts], dtype=np.float64)
+    present = np.array([m is not None and bool(m.present[0]) for m in parts], dtype=np.bool_)
+    devices: dict[torch.device, list[tuple[int, Tensor]]] = {}
+    for slot, m in enumerate(parts):
+        for _, vector in m.waiting if m is not None else ():
+            devices.setdefault(vector.device, []).append((slot, vector))
+    waiting = tuple(
+        (np.array([slot for slot, _ in found], dtype=np.intp), torch.cat([vector for _, vector in found]))
+        for found in devices.values()
+    )
+    return Measured(values, present, waiting)
+
+
 class Meter:
     """Measures lists of tensors of the same make again and again; the layout is planned once.
+
+    `norm_type` 0 counts the elements that are not zero.
 
     Call it with a list [L] of plain (not distributed) tensors, None where there is nothing.
     """
@@ -79,6 +96,8 @@ def exact_norm(tensor: Tensor, norm_type: float) -> float:
     if tensor.numel() == 0:
         return 0.0
     flat = tensor.detach().reshape(-1)
+    if norm_type == 0.0:
+        return float(flat.ne(0).sum().numpy())
     wide = torch.complex128 if flat.is_complex() else torch.float64
     largest = 0.0
     for start in range(0, flat.numel(), _EXACT_PIECE):
@@ -145,7 +164,7 @@ class _Layout:
             elif (
                 tensor.layout != torch.strided
                 or not tensor.is_floating_point()
-                or norm_type not in (1.0, 2.0, math.inf)
+                or norm_type not in (0.0, 1.0, 2.0, math.inf)
             ):
                 self._exact.append(position)
             elif tensor.dtype == torch.float64:
@@ -234,6 +253,9 @@ class _DenseCpu:
                 raise _LayoutChanged
             item.rows(tensor, item.out)
         found = self._combined()
+        if self._norm_type == 0.0:
+            values[self._order] = found
+            return
         suspect = (found <= self._floor) | (found == np.inf)
         if suspect.any():
             self._again(tensors, found, np.flatnonzero(suspect))
@@ -247,7 +269,7 @@ class _DenseCpu:
         with np.errstate(all="ignore"):
             if self._norm_type == 2.0:
                 return np.sqrt(np.add.reduceat(np.square(wide), self._starts))
-            if self._norm_type == 1.0:
+            if self._norm_type in (0.0, 1.0):
                 return np.add.reduceat(wide, self._starts)
             return np.maximum.reduceat(wide, self._starts)
 

@@ -113,6 +113,25 @@ def named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield path, module
 
 
+def outermost_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every distinct clean path with its outermost module, the wrapper where there is one.
+
+    Modules inside a compiled one are left out.
+    """
+    seen: set[str] = set()
+    modules: set[int] = set()
+    compiled: list[str] = []
+    for module, path, _ in _visits(model, (), "", frozenset()):
+        if any(not outer or path == outer or path.startswith(outer + ".") for outer in compiled):
+            continue
+        if path not in seen and id(module) not in modules:
+            yield path, module
+        seen.add(path)
+        modules.add(id(module))
+        if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+            compiled.append(path)
+
+
 def block_prefixes(model: nn.Module) -> tuple[str, ...]:
     """Clean paths of repeated layers, such as `bert.encoder.layer.3`.
 
@@ -127,7 +146,7 @@ def block_prefixes(model: nn.Module) -> tuple[str, ...]:
         if any(path == prefix or path.startswith(prefix + ".") for prefix in found):
             continue
         items = {
-            key: _core_type(item)
+            key: type(core(item))
             for key, item in container._modules.items()
             if item is not None and next(item.parameters(), None) is not None
         }
@@ -180,14 +199,14 @@ def _aliases(names: list[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(alias for alias in found if alias != names[0]))
 
 
-def _core_type(module: nn.Module) -> type[nn.Module]:
-    """The class of what `module` wraps, or its own."""
+def core(module: nn.Module) -> nn.Module:
+    """What `module` wraps, or itself."""
     while hidden := wrapped_attributes(module):
         inner = module._modules.get(hidden[0])
         if inner is None:
             break
         module = inner
-    return type(module)
+    return module
 
 
 def _join(path: str, key: str) -> str:

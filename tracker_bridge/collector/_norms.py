@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -60,6 +61,10 @@ class Measurement:
         """The same with other fields."""
         return replace(self, **changes)  # type: ignore[arg-type]
 
+    def finished(self) -> Finished:
+        """All numbers. Waits for what is on its way."""
+        return finish(self)
+
     def copies(self) -> list[HostCopy]:
         """Everything that is on its way."""
         found = [copy for _, copy in (*self.waiting, *self.powers)]
@@ -87,6 +92,58 @@ class Finished:
     failed: bool = False
 
 
+class Pending(Protocol):
+    """Numbers of one step that are perhaps still on their way."""
+
+    def copies(self) -> list[HostCopy]:
+        """Everything that is on its way."""
+
+    def finished(self) -> Finished:
+        """All numbers. Waits for what is on its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One measurement over another, slot by slot: how large an update is beside its parameter."""
+
+    over: Measurement
+    under: Measurement
+
+    def copies(self) -> list[HostCopy]:
+        """Everything that is on its way."""
+        return self.over.copies() + self.under.copies()
+
+    def finished(self) -> Finished:
+        """All numbers: 0 where nothing was updated (a skipped step updates nothing), infinite over a zero parameter."""
+        over, under = finish(self.over), finish(self.under)
+        with np.errstate(all="ignore"):
+            values = np.where(over.values == 0.0, 0.0, over.values / under.values)
+        total = over.total / under.total if over.total and under.total else over.total
+        if over.skipped:
+            values, total = np.zeros_like(values), 0.0
+        return replace(over, values=values, present=over.present & under.present, total=total)
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroFraction:
+    """The share of elements that are exactly zero, from counts of those that are not. `numel` is float64 [L]."""
+
+    nonzero: Measurement
+    numel: Float64
+
+    def copies(self) -> list[HostCopy]:
+        """Everything that is on its way."""
+        return self.nonzero.copies()
+
+    def finished(self) -> Finished:
+        """All numbers; the total is the share among all elements."""
+        counted = finish(self.nonzero)
+        values = 1.0 - counted.values / np.maximum(self.numel, 1.0)
+        elements = float(self.numel[counted.present].sum())
+        total = None if counted.total is None or not elements else 1.0 - counted.total / elements
+        return replace(counted, values=values, total=total)
+
+
 class GradientNorms:
     """Norms of one step, by layer. Reading a value may wait for the device; the object itself never blocks training.
 
@@ -96,11 +153,11 @@ class GradientNorms:
 
     __slots__ = ("_finished", "_measurement", "step", "table", "time_ns")
 
-    def __init__(self, step: Step, time_ns: int, table: SeriesTable, measurement: Measurement) -> None:
+    def __init__(self, step: Step, time_ns: int, table: SeriesTable, measurement: Pending) -> None:
         self.step = step
         self.time_ns = time_ns
         self.table = table
-        self._measurement: Measurement | None = measurement
+        self._measurement: Pending | None = measurement
         self._finished: Finished | None = None
 
     @property
@@ -184,7 +241,7 @@ class GradientNorms:
     def _finish(self) -> Finished:
         if self._finished is None:
             assert self._measurement is not None
-            self._finished = finish(self._measurement)
+            self._finished = self._measurement.finished()
             self._measurement = None
         return self._finished
 
@@ -222,6 +279,8 @@ def combined(values: Float64, norm_type: float) -> float:
     """The norm of a concatenation from the norms of its pieces; 0.0 for none."""
     if values.size == 0:
         return 0.0
+    if norm_type == 0.0:
+        return float(values.sum())
     peak = float(np.max(np.abs(values)))
     if not math.isfinite(peak) or peak == 0.0 or norm_type == math.inf:
         return peak
@@ -249,7 +308,7 @@ def _gathered(m: Measurement) -> tuple[Float64, Mask, bool]:
         numbers, count = copy.values(), len(positions)
         infinite = m.norm_type == math.inf
         with np.errstate(all="ignore"):
-            values[positions] = numbers[:count] if infinite else numbers[:count] ** (1.0 / m.norm_type)
+            values[positions] = numbers[:count] if infinite else numbers[:count] ** (1.0 / (m.norm_type or 1.0))
         if infinite:
             values[positions[numbers[count : 2 * count] > 0]] = math.nan
         present[positions] = numbers[-1 - count : -1] > 0

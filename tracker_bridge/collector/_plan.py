@@ -41,7 +41,8 @@ class Plan:
 
     `slots[i]` is the index in `flat_parameters(model)` of `table.names[i]`; `distinct` those of all parameters, in
     the order of `model.parameters()`. `turns` are the positions in `slots` that are measured together, in turn, each
-    by its own meter. `clip_order` is kept from one clipping of all parameters to the next.
+    by its own meter; `others` are the meters of what is measured beside gradients. `clip_order` is kept from one
+    clipping of all parameters to the next.
     """
 
     slots: tuple[int, ...]
@@ -53,6 +54,7 @@ class Plan:
     frozen: tuple[int, ...]
     members: int
     sharding: Sharding | None
+    others: dict[str, Meter] = field(default_factory=dict)
     clip_order: ClipOrder | None = None
     _stale: bool = False
     _references: list[weakref.ref[nn.Parameter]] = field(default_factory=list)

@@ -14,7 +14,7 @@ from typing import Union
 
 from torch import nn
 
-from tracker_bridge.collector._names import NamedParameter
+from tracker_bridge.collector._names import NamedParameter, core
 from tracker_bridge.collector._parts import PARTS, Parts
 
 Pattern = Union[str, type[nn.Module], Callable[[str, nn.Parameter], bool]]
@@ -65,6 +65,44 @@ def selection(
     return Selection(_matchers(include, "include"), _matchers(exclude, "exclude"), wanted)
 
 
+ModulePattern = Union[str, type[nn.Module], Callable[[str, nn.Module], bool]]
+"""A glob on a clean module path, a `re:` regex, a module class, or a callable `(clean path, module) -> bool`."""
+
+
+def module_chooser(patterns: ModulePattern | Iterable[ModulePattern], option: str) -> Callable[[str, nn.Module], bool]:
+    """Whether a module is chosen by any of `patterns`. Raises as `selection` does."""
+    if isinstance(patterns, str | type) or callable(patterns):
+        patterns = (patterns,)
+    return _any([_module_test(pattern, option) for pattern in patterns])
+
+
+def _any(tests: Sequence[Callable[[str, nn.Module], bool]]) -> Callable[[str, nn.Module], bool]:
+    return lambda path, module: any(test(path, module) for test in tests)
+
+
+def _module_test(pattern: ModulePattern, option: str) -> Callable[[str, nn.Module], bool]:
+    if isinstance(pattern, str) and pattern.startswith("re:"):
+        regex = _compiled(pattern, option)
+        return lambda path, _: regex.search(path) is not None
+    if isinstance(pattern, str):
+        glob = re.compile(translate(pattern))
+        return lambda path, _: glob.match(path) is not None
+    if isinstance(pattern, type) and issubclass(pattern, nn.Module):
+        kind = pattern
+        return lambda _, module: isinstance(core(module), kind)
+    if callable(pattern) and not isinstance(pattern, type):
+        decide = pattern
+        return lambda path, module: bool(decide(path, module))
+    raise TypeError(f"{option}: expected a glob, 're:...', a module class or a callable, got {pattern!r}")
+
+
+def _compiled(pattern: str, option: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern[3:])
+    except re.error as error:
+        raise ValueError(f"{option}: {pattern!r} is not a regular expression: {error}") from None
+
+
 def choose(rules: Selection, parameters: Sequence[NamedParameter], parts: Parts) -> list[Choice]:
     """Decide on each parameter. `exclude` wins over `include` and `parts`."""
     return [_choice(rules, parameter, parts) for parameter in parameters]
@@ -111,10 +149,7 @@ def _matchers(patterns: Pattern | Iterable[Pattern], option: str) -> tuple[Match
 def _matcher(pattern: Pattern, option: str) -> Matcher:
     if isinstance(pattern, str):
         if pattern.startswith("re:"):
-            try:
-                regex = re.compile(pattern[3:])
-            except re.error as error:
-                raise ValueError(f"{option}: {pattern!r} is not a regular expression: {error}") from None
+            regex = _compiled(pattern, option)
             return Matcher(repr(pattern), lambda p: any(regex.search(name) for name in (p.name, *p.aliases)))
         glob = re.compile(translate(pattern))
         return Matcher(repr(pattern), lambda p: any(glob.match(name) for name in _paths(p)))
