@@ -23,7 +23,9 @@ def environment(**more: str) -> dict[str, str]:
 def start(folder: Path, text: str, *arguments: str, **more: str) -> subprocess.Popen[str]:
     """Start a script with the given text in `folder`."""
     script = folder / "script.py"
-    script.write_text(textwrap.dedent(text))
+    text = textwrap.dedent(text)
+    if not script.exists() or script.read_text() != text:  # another process may be reading it
+        script.write_text(text)
     return subprocess.Popen(
         [sys.executable, str(script), *arguments],
         cwd=folder,

@@ -40,7 +40,7 @@ from tracker_bridge.run._plain import plain_params, plain_tags
 from tracker_bridge.run._result import BackendDelivery, Delivery
 from tracker_bridge.run._values import OnDevice, as_scalar, as_step, as_time_ns, check_names
 from tracker_bridge.run._watch import Tables, watch
-from tracker_bridge.rundir import Manifest, RunPaths, load_manifest, load_state, update_manifest
+from tracker_bridge.rundir import Manifest, NotARunError, RunPaths, load_manifest, load_state, update_manifest
 
 if TYPE_CHECKING:
     import torch
@@ -95,7 +95,8 @@ class Run:
         self._on_alert: list[Callable[[Alert], object]] = []
         self._alerts: JournalReader | None = None
         self._shown = 0
-        self._next_look = time.time_ns() + _LOOK_NS
+        self._looked = time.time_ns()
+        self._next_look = self._looked + _LOOK_NS
         self._said: set[str] = set()
 
     # --- identity
@@ -115,7 +116,10 @@ class Run:
         """Where to look at the run, for each backend that has opened so far. Does not wait; see `wait_until_open`."""
         if self._paths is None:
             return {}
-        manifest = load_manifest(self._paths)
+        try:
+            manifest = load_manifest(self._paths)
+        except NotARunError:  # somebody removed the directory
+            return {}
         return {name: one.url for name, one in manifest.backends.items() if one.url and name in self._backends}
 
     def wait_until_open(self, timeout: float = 10.0) -> dict[str, str]:
@@ -135,7 +139,7 @@ class Run:
         `step`: an integer, or a fraction; None means one more than this run's last step. A tensor on an accelerator
         is copied without waiting and completed at a later call. Raises `TypeError`/`ValueError` naming the key.
         """
-        now = as_time_ns(timestamp) if timestamp is not None else time.time_ns()
+        now = time.time_ns()
         if type(data) is not dict:
             data = check_names(data, "log_metrics")
         values: dict[str, float] = {}
@@ -153,11 +157,12 @@ class Run:
                 waiting = waiting or {}
                 waiting[name] = value
         step = self._take_step(step)
+        logged = now if timestamp is None else as_time_ns(timestamp)
         if values:
-            self._append(Metrics(now, step, values))
+            self._append(Metrics(logged, step, values))
         if waiting:
-            self._pending.add_scalars(now, step, waiting)
-        if now >= self._next_look:
+            self._pending.add_scalars(logged, step, waiting)
+        if not self._looked <= now < self._next_look:
             self._look(now)
 
     def log_params(self, data: Any) -> None:
@@ -326,6 +331,8 @@ class Run:
             self._say_once(f"a record could not be written: {type(error).__name__}: {error}")
 
     def _look(self, now: int) -> None:
+        # Both ends, because the clock may be set back.
+        self._looked = now
         self._next_look = now + _LOOK_NS
         self._pending.complete(wait=False)
         try:
