@@ -15,7 +15,9 @@ from tracker_bridge.config import Config, ConfigError
 from tracker_bridge.errors import BridgeError
 
 Load = Callable[..., Config]
-KEYS = "Valid keys: backends, delivery, experiment, gradients, health, name, params, project, queue, resume, run_id, tags"
+KEYS = (
+    "Valid keys: backends, delivery, experiment, gradients, health, name, params, project, queue, resume, run_id, tags"
+)
 OPTIONS = "api_key, labels, mode, port, ratio, settings, tracking_uri, verbose"
 KINDS = "absent, alpha, beta, console, jsonl, memory, mlflow, neptune, tensorboard, wandb"
 
