@@ -1,7 +1,8 @@
 """W&B's transaction log (`.wandb`), read just far enough to know which rows are in it. Standard library only.
 
 The format is LevelDB's log: blocks of 32 KiB with records of crc32, length (u16), kind (1 whole, 2 first, 3 middle,
-4 last), after a file header of 7 bytes. Each record is a protobuf `Record`, whose field 2 is a history row and whose field 18 is the run's end.
+4 last), after a file header of 7 bytes. Each record is a protobuf `Record`, whose field 2 is a history row and whose
+field 18 is the run's end.
 """
 
 from __future__ import annotations

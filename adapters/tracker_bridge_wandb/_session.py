@@ -6,6 +6,8 @@ ends every run of the process; so it is called only where no other run is active
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +17,7 @@ from typing import Any
 
 import wandb
 from wandb.proto import wandb_internal_pb2 as pb
+from wandb.sdk import wandb_setup
 
 from tracker_bridge.adapter import RetryLater, RunInfo
 from tracker_bridge_wandb._options import WandbOptions, folder_of, from_run, project_of
@@ -23,6 +26,7 @@ from tracker_bridge_wandb._values import AXIS, tags
 INIT_TIMEOUT = 30.0
 FINISH_TIMEOUT = 20.0
 """Seconds. The SDK's own limits are 90 s, and about seven days."""
+SETTLE_TIMEOUT = 2.0
 _process_wide = threading.RLock()
 _started: dict[str, Any] = {}
 # wandb allows a run id once in a process; a courier that died must not keep it from the next one.
@@ -53,27 +57,33 @@ def start(
         "max_end_of_run_summary_metrics": 0,
         **options.settings,
     }
-    with _process_wide:
+    arguments: dict[str, Any] = {
+        "entity": options.entity,
+        "project": project_of(options, run),
+        "dir": folder_of(options, run),
+        "id": run_id,
+        "name": from_run(options.name, "WANDB_NAME", run.name),
+        "notes": options.notes,
+        "group": from_run(options.group, "WANDB_RUN_GROUP", run.experiment),
+        "job_type": options.job_type,
+        "mode": options.mode,
+        "tags": tags(run.tags) or None,
+        "config": dict(config),
+        "resume": "allow",
+        "reinit": "create_new",
+    }
+    deadline = time.monotonic() + SETTLE_TIMEOUT
+    while True:
         try:
-            run = _started[run_id] = wandb.init(
-                entity=options.entity,
-                project=project_of(options, run),
-                dir=folder_of(options, run),
-                id=run_id,
-                name=from_run(options.name, "WANDB_NAME", run.name),
-                notes=options.notes,
-                group=from_run(options.group, "WANDB_RUN_GROUP", run.experiment),
-                job_type=options.job_type,
-                mode=options.mode,
-                tags=tags(run.tags) or None,
-                config=dict(config),
-                resume="allow",
-                reinit="create_new",
-                settings=wandb.Settings(**settings),
-            )
-            return run
+            with _process_wide:
+                _own_service()
+                started = _started[run_id] = wandb.init(**arguments, settings=wandb.Settings(**settings))
+            return started
         except Exception as error:
-            raise RetryLater(f"W&B could not be started: {type(error).__name__}: {error}") from error
+            # The service lets go of an id a moment after the run that had it was finished.
+            if "is in use" not in str(error) or time.monotonic() > deadline:
+                raise RetryLater(f"W&B could not be started: {type(error).__name__}: {error}") from error
+        time.sleep(0.05)
 
 
 def release(run_id: str) -> None:
@@ -157,4 +167,17 @@ def lines_on_server(run: Any) -> int | None:
 
 
 def _others_active() -> bool:
-    return wandb.setup().most_recent_active_run is not None
+    # Asking through `wandb.setup` would start a service only to be asked.
+    current = getattr(wandb_setup, "_singleton", None)
+    return current is not None and current.most_recent_active_run is not None
+
+
+def _own_service() -> None:
+    """Forget a service that the environment names and another process owns.
+
+    A script that uses wandb hands its service to its children; there our run would end with the script's, and its id
+    would stay taken after a crash of ours.
+    """
+    owner = re.match(r"\d+-(\d+)-", os.environ.get("WANDB_SERVICE", ""))
+    if owner is not None and int(owner[1]) != os.getpid():
+        del os.environ["WANDB_SERVICE"]

@@ -105,7 +105,7 @@ def _config_value(value: Any, cut: list[bool]) -> Any:
     if isinstance(value, float):
         # W&B's config has no NaN (it becomes null).
         return value if math.isfinite(value) else json.dumps(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, Mapping) and value:  # the service drops an empty one
         return {_config_key(key): _config_value(inner, cut) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_config_value(inner, cut) for inner in value]

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import math
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
 
+import msgspec
+import numpy as np
+import psutil
 import pytest
-from tracker_bridge_wandb import WandbAdapter
+from tracker_bridge_wandb import WandbAdapter, WandbOptions
+from tracker_bridge_wandb._log import LogTail
 
 from tests import readback_wandb as readback
+from tests.contract import kills
+from tests.standins.loopback import Fault, Reply
 from tests.standins.wandb_server import API_KEY, WandbServer
+from tracker_bridge.adapter import AlertItem, Batch, RetryLater, Row, RunInfo
 from tracker_bridge.testing import AdapterTests, StoredRun
+
+T = TypeVar("T")
+BEGIN = 1_750_000_000_000_000_000
 
 pytest.importorskip("wandb")
 
@@ -53,3 +70,253 @@ class TestWandbOnline(_WandbTests):
         run = self.server.runs[ids["run_id"]]
         assert not run.resent
         return readback.stored_run(run)
+
+
+# --- what only W&B does
+
+
+def _open(folder: Path, seconds: float = 30.0, **options: Any) -> tuple[WandbAdapter, RunInfo]:
+    private = folder / "private"
+    private.mkdir(exist_ok=True)
+    options = {"mode": "offline", "dir": str(folder), **options}
+    run = RunInfo("run-1", "wandb", "project", None, None, folder, private, started_ns=BEGIN)
+    adapter = WandbAdapter(msgspec.convert(options, WandbOptions))
+    # The service may not have let go of the id of the test before.
+    _persist(lambda: adapter.open(run), seconds)
+    return adapter, run
+
+
+def _row(sequence: int, step: int, **values: float) -> Row:
+    return Row(sequence, BEGIN + sequence, step, tuple(values), np.array(list(values.values())))
+
+
+def _plain(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name not in ("_timestamp", "_runtime")} for row in rows]
+
+
+def _online(server: WandbServer, **settings: Any) -> dict[str, Any]:
+    settings = {"base_url": server.url, "api_key": API_KEY, "x_file_stream_transmit_interval": 1, **settings}
+    return {"mode": "online", "settings": settings}
+
+
+def test_a_step_that_comes_in_several_batches_is_one_row(tmp_path: Path) -> None:
+    """Values of one step are one row although a flush lies between; a repeated series gets a row of its own."""
+    adapter, _ = _open(tmp_path)
+    adapter.write(Batch((_row(1, 0, a=1.0),)))
+    adapter.flush()
+    adapter.write(Batch((_row(2, 0, b=2.0), _row(3, 1, a=3.0))))
+    adapter.flush()
+    adapter.write(Batch((_row(4, 1, a=4.0),)))
+    adapter.flush()
+    adapter.close("finished")
+    assert _plain(readback.read_run(tmp_path, "run-1").rows) == [
+        {"_step": 0, "global_step": 0, "a": 1.0, "b": 2.0},
+        {"_step": 1, "global_step": 1, "a": 3.0},
+        {"_step": 2, "global_step": 1, "a": 4.0},
+    ]
+
+
+def test_a_row_that_would_be_too_long_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step with more than a row can hold is several rows of that step, not a row that W&B drops."""
+    monkeypatch.setattr("tracker_bridge_wandb._run.MAX_ROW", 2_000)
+    adapter, _ = _open(tmp_path)
+    adapter.write(Batch(tuple(_row(1, 0, **{f"part{part}/{n:02}": float(n) for n in range(50)}) for part in range(5))))
+    adapter.close("finished")
+    rows = readback.read_run(tmp_path, "run-1").rows
+    assert len(rows) > 1
+    assert {row["global_step"] for row in rows} == {0}
+    assert sum(name.startswith("part") for row in rows for name in row) == 250
+
+
+def test_a_future_sdk_without_whole_rows_stores_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the fast path is missing, the public call stores the same rows."""
+    from wandb.sdk.interface.interface_sock import InterfaceSock
+
+    odd = {"nan": math.nan, "inf": math.inf}
+
+    def rows(folder: Path) -> list[dict[str, Any]]:
+        folder.mkdir()
+        adapter, _ = _open(folder)
+        adapter.write(Batch((_row(1, 5, a=1.0, **odd), _row(2, 3, a=2.5), _row(3, 3, a=3.0), _row(4, 9, b=1e300))))
+        adapter.flush()
+        adapter.close("finished")
+        # Through the public call the service itself writes 1.0 as 1.
+        stored = readback.read_run(folder, "run-1").rows
+        return [{name: repr(float(value)) for name, value in sorted(row.items())} for row in _plain(stored)]
+
+    usual = rows(tmp_path / "usual")
+    monkeypatch.setattr(InterfaceSock, "_publish_history", None)
+    assert rows(tmp_path / "future") == usual
+    assert len(usual) == 4
+
+
+def test_the_summary_has_the_last_value_of_every_series(tmp_path: Path) -> None:
+    """The run's summary, which W&B's tables show, is complete although rows are written without it."""
+    adapter, _ = _open(tmp_path)
+    adapter.write(Batch((_row(1, 0, a=1.0, b=2.0), _row(2, 1, a=math.nan))))
+    adapter.close("failed")
+    run = readback.read_run(tmp_path, "run-1")
+    assert math.isnan(run.summary["a"])
+    assert {key: run.summary[key] for key in ("b", "global_step", "tracker_bridge_status")} == {
+        "b": 2.0,
+        "global_step": 1,
+        "tracker_bridge_status": "failed",
+    }
+
+
+def test_a_service_that_dies_loses_nothing(tmp_path: Path) -> None:
+    """wandb-core is killed after rows were handed over and not yet confirmed: they are sent again, once."""
+    adapter, _ = _open(tmp_path)
+    adapter.write(Batch(tuple(_row(n, n, a=float(n)) for n in range(100))))
+    adapter.flush()
+    adapter.write(Batch(tuple(_row(n, n, a=float(n)) for n in range(100, 200))))
+    cores = [child for child in psutil.Process().children(recursive=True) if "wandb-core" in child.name()]
+    for core in cores:
+        core.kill()
+    psutil.wait_procs(cores, timeout=10)
+    batch = Batch(tuple(_row(n, n, a=float(n)) for n in range(200, 300)))
+    _persist(lambda: adapter.write(batch))
+    _persist(adapter.flush)
+    _persist(lambda: adapter.close("finished"))
+    rows = readback.read_run(tmp_path, "run-1").rows
+    assert cores
+    assert [(row["_step"], row["a"]) for row in rows] == [(n, float(n)) for n in range(300)]
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("seed", [1, 2])
+def test_kills_of_the_delivery_neither_lose_nor_repeat_a_row(tmp_path: Path, seed: int) -> None:
+    """SIGKILL of the delivering process at random points; afterwards each point is in W&B's logs exactly once."""
+    paths = kills.prepare(tmp_path / "queue")
+    kills.deliver_with_kills(paths, "wandb", {"mode": "offline", "dir": str(tmp_path)}, 4, seed)
+    rows = readback.read_run(tmp_path, "trial-1").rows
+    for name in kills.SERIES:
+        assert [(row["global_step"], row[name]) for row in rows] == [(n, float(n)) for n in range(kills.STEPS)]
+
+
+@pytest.mark.chaos
+def test_kills_of_an_online_delivery_neither_lose_nor_repeat_a_row(tmp_path: Path) -> None:
+    """The same with a server: rows that only the killed process' log had are sent by the next one."""
+    with WandbServer() as server:
+        paths = kills.prepare(tmp_path / "queue")
+        kills.deliver_with_kills(paths, "wandb", {**_online(server), "dir": str(tmp_path)}, 4, 3)
+        run = server.runs["trial-1"]
+        assert [(row["global_step"], row["s/07"]) for row in run.rows] == [(n, float(n)) for n in range(kills.STEPS)]
+        assert run.exit_code == 0
+
+
+def test_one_fatal_reply_is_noticed_and_made_up_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a 403 the SDK uploads nothing more and says `Synced`; the adapter sees that and sends it again."""
+    monkeypatch.setattr("tracker_bridge_wandb._run.ARRIVAL_TIMEOUT", 0.5)
+    refuse = Fault(Reply(403, b"{}"))
+    with WandbServer(
+        lambda request: refuse if request.kind == "file_stream" and request.number <= 1 else None
+    ) as server:
+        adapter, _ = _open(tmp_path, **_online(server))
+        adapter.write(Batch(tuple(_row(n, n, a=float(n)) for n in range(20))))
+        adapter.flush()
+        with pytest.raises(RetryLater, match=r"W&B has 0 of 20 rows; all are in .*run-run-1.wandb"):
+            adapter.close("finished")
+        _persist(lambda: adapter.close("finished"))
+        run = server.runs["run-1"]
+        assert [row["a"] for row in run.rows] == [float(n) for n in range(20)]
+        assert (run.exit_code, run.resent, list(server.runs)) == (0, 0, ["run-1"])
+
+
+def test_a_failed_start_does_not_use_up_the_id(tmp_path: Path) -> None:
+    """W&B refuses the first start; the next one has the same id, and there is one run."""
+    refuse = Fault(Reply(403, b"{}"))
+    with WandbServer(
+        lambda request: refuse if request.kind == "UpsertBucket" and request.number <= 1 else None
+    ) as server:
+        (tmp_path / "private").mkdir()
+        options = msgspec.convert({**_online(server), "dir": str(tmp_path)}, WandbOptions)
+        adapter = WandbAdapter(options)
+        run = RunInfo("run-1", "wandb", "project", None, None, tmp_path, tmp_path / "private", started_ns=BEGIN)
+        with pytest.raises(RetryLater, match="W&B could not be started"):
+            adapter.open(run)
+        opened = _persist(lambda: adapter.open(run))
+        adapter.write(Batch((_row(1, 0, a=1.0),)))
+        adapter.flush()
+        adapter.close("finished")
+        assert opened.ids["run_id"] == "run-1"
+        assert opened.url == f"{server.url}/loopback/project/runs/run-1"
+        assert [run.rows[0]["a"] for run in server.runs.values()] == [1.0]
+
+
+def test_a_run_of_the_script_is_left_alone(tmp_path: Path) -> None:
+    """In the script's own process neither a failed start nor the end of our run touches the script's W&B run."""
+    script = """
+    import sys, msgspec, numpy as np, wandb
+    from pathlib import Path
+    from tests.contract.test_wandb import _open, _row, _persist
+    from tracker_bridge.adapter import Batch, RetryLater
+    folder = Path(sys.argv[1])
+    own = wandb.init(mode="offline", dir=str(folder), id="own", settings=wandb.Settings(console="off"))
+    own.log({"mine": 1}, step=7)
+    try:
+        _open(folder, 0.0, mode="online", settings={"base_url": sys.argv[2], "api_key": "0123456789" * 4, "init_timeout": 2})
+    except RetryLater as later:
+        print("refused", later)
+    adapter, _ = _open(folder, id="bridge")
+    adapter.write(Batch((_row(1, 0, a=1.0), _row(2, 1, a=2.0))))
+    adapter.flush()
+    adapter.close("finished")
+    assert wandb.run is own
+    own.log({"mine": 2}, step=8)
+    own.finish()
+    """
+    with WandbServer(lambda request: Fault(Reply(404, b"{}"))) as server:
+        environment = {**os.environ, "PYTHONPATH": str(kills.ROOT), "WANDB_SILENT": "true"}
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script), str(tmp_path), server.url],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert "refused" in done.stdout
+    assert [(row["_step"], row["mine"]) for row in readback.read_run(tmp_path, "own").rows] == [(7, 1), (8, 2)]
+    assert [row["a"] for row in readback.read_run(tmp_path, "bridge").rows] == [1.0, 2.0]
+
+
+def test_an_alert_is_one_of_wandb(tmp_path: Path) -> None:
+    """Alerts are W&B's own alerts."""
+    adapter, _ = _open(tmp_path)
+    adapter.write(Batch((AlertItem(1, BEGIN, "explosion", 0, "critical", "Exploding", "grew", ("w",)),)))
+    adapter.flush()
+    adapter.close("finished")
+    assert readback.read_run(tmp_path, "run-1").alerts == [{"title": "Exploding", "text": "grew"}]
+
+
+def test_the_log_reader_stops_at_a_torn_end(tmp_path: Path) -> None:
+    """Rows are counted as they become whole, whatever the cut."""
+    adapter, _ = _open(tmp_path)
+    names = {f"series/{n:03}": float(n) for n in range(300)}
+    adapter.write(Batch(tuple(_row(n, n, **names) for n in range(12))))
+    adapter.close("finished")
+    whole = readback.logs(tmp_path, "run-1")[0].read_bytes()
+    torn = tmp_path / "torn.wandb"
+    torn.write_bytes(whole[:7])
+    tail = LogTail(torn)
+    seen = []
+    for end in range(7, len(whole) + 1000, 1000):
+        torn.write_bytes(whole[:end])
+        seen.append(tail.look())
+    assert (tail.rows, tail.ended) == (12, True)
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 5
+
+
+def _persist(action: Callable[[], T], seconds: float = 60.0) -> T:
+    """As the courier does it: again after each `RetryLater`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return action()
+        except RetryLater:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)

@@ -1,0 +1,75 @@
+"""Kill a delivery at random points until it is through, then count what the tracker has."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.waiting import until
+from tracker_bridge.adapter import Adapter
+from tracker_bridge.records import Metrics, RunFinished
+from tracker_bridge.rundir import RunPaths
+from tracker_bridge.testing import Trial
+
+ROOT = Path(__file__).resolve().parents[2]
+SERIES = tuple(f"s/{number:02}" for number in range(50))
+STEPS = 1_500
+
+
+def prepare(folder: Path) -> RunPaths:
+    """A run whose journal holds `STEPS` steps of all `SERIES`; the value is the step."""
+
+    def unused() -> Adapter[Any]:
+        raise AssertionError
+
+    trial = Trial(folder, unused)
+    trial.append(
+        *(Metrics(1_750_000_000_000_000_000 + step, step, dict.fromkeys(SERIES, float(step))) for step in range(STEPS)),
+        RunFinished(1_750_000_001_000_000_000, "finished"),
+    )
+    return trial.paths
+
+
+def deliver_with_kills(paths: RunPaths, kind: str, options: Mapping[str, Any], kills: int, seed: int) -> None:
+    """Start the delivery, SIGKILL it `kills` times at a random moment after it began to write, then let it finish."""
+    ledger = paths.backend("backend") / f"{kind}.msgpack"
+    moments = random.Random(seed)
+    command = [
+        sys.executable,
+        "-X",
+        "faulthandler",
+        "-m",
+        "tests.contract.killed_delivery",
+        str(paths.root),
+        kind,
+        json.dumps(options),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    for kill in range(kills + 1):
+        child = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        )
+        before = _changed(ledger)
+        try:
+            until(lambda: _changed(ledger) != before or child.poll() is not None, 60.0, "the adapter opens")  # noqa: B023
+            out, err = child.communicate(timeout=moments.uniform(0.0, 1.0) if kill < kills else 100)
+        except subprocess.TimeoutExpired:
+            os.kill(child.pid, signal.SIGKILL)
+            child.communicate()
+            continue
+        except AssertionError as late:
+            os.kill(child.pid, signal.SIGABRT)
+            raise AssertionError(child.communicate()) from late
+        assert child.returncode == 0, err
+        assert "closed" in out, (out, err)
+
+
+def _changed(path: Path) -> int:
+    return path.stat().st_mtime_ns if path.exists() else 0
