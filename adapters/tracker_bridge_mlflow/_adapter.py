@@ -9,10 +9,12 @@ short ones, unless they are set.
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from tracker_bridge.adapter import Adapter, Batch, Capabilities, Opened, ParamRule, Requirement, RunInfo, TagRule
 from tracker_bridge_mlflow._fitting import LONGEST_NAME, LONGEST_PARAM, LONGEST_TAG, MOST_PARAMS, NAMES, SEPARATOR
+from tracker_bridge_mlflow._identity import without_credentials
 from tracker_bridge_mlflow._options import MlflowOptions
 
 if TYPE_CHECKING:
@@ -47,6 +49,11 @@ class MlflowAdapter(Adapter[MlflowOptions]):
     requires = (Requirement("mlflow", "tracker-bridge[mlflow]"),)
 
     _writer: RunWriter | None = None
+
+    def server(self) -> str | None:
+        """The tracking server, None for a local store."""
+        uri = self.options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or ""
+        return without_credentials(uri) if uri.startswith(("http://", "https://")) else None
 
     def open(self, run: RunInfo) -> Opened:
         """Find or create the experiment and the run. Raises `RetryLater`."""

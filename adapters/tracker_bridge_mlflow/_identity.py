@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -36,13 +37,13 @@ def tracking_uri(options: MlflowOptions, run: RunInfo) -> str:
     """The URI to use, credentials included. A place relative to the working directory stays that of the first time."""
     chosen = options.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
     before = run.ids.get("tracking_uri")
-    if before is not None and (chosen is None or _is_relative(chosen)):
+    if before is not None and (chosen is None or _absolute(chosen, run.cwd) != chosen):
         return before
     if chosen is None:
         from mlflow import get_tracking_uri
 
         chosen = str(get_tracking_uri())
-    return _absolute(chosen)
+    return _absolute(chosen, run.cwd)
 
 
 def without_credentials(uri: str) -> str:
@@ -150,15 +151,11 @@ def _user() -> str:
         return "unknown"
 
 
-def _is_relative(uri: str) -> bool:
-    return _absolute(uri) != uri
-
-
-def _absolute(uri: str) -> str:
-    """`sqlite:///mlflow.db` and plain paths belong to the working directory, which may differ later."""
+def _absolute(uri: str, cwd: Path) -> str:
+    """`sqlite:///mlflow.db` and plain paths belong to the script's working directory."""
     scheme, separator, path = uri.partition(":///")
     if scheme.startswith("sqlite") and separator and path and not path.startswith(("/", ":")):
-        return f"{scheme}:///{os.path.abspath(path)}"
+        return f"{scheme}:///{os.path.abspath(cwd / path)}"
     if "://" not in uri and not uri.startswith(("databricks", "file:")) and uri:
-        return os.path.abspath(uri)
+        return os.path.abspath(cwd / uri)
     return uri

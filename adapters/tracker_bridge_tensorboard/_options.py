@@ -8,8 +8,9 @@ from tracker_bridge.adapter import Options
 class TensorBoardOptions(Options, frozen=True, kw_only=True):
     """Options of the TensorBoard adapter.
 
-    `log_dir`: the folder that `tensorboard --logdir` is given; each run has its own directory in it. `comment`: put
-    behind the run directory's name. `filename_suffix`: put behind the name of each event file.
+    `log_dir`: the folder that `tensorboard --logdir` is given, relative to the script's working directory; each run
+    has its own directory in it. `comment`: put behind the run directory's name. `filename_suffix`: put behind the name
+    of each event file.
     """
 
     log_dir: str = "runs"

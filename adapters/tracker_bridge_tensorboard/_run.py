@@ -239,7 +239,7 @@ def _find_directory(options: TensorBoardOptions, run: RunInfo) -> Path:
     known = run.ids.get("log_dir")
     if known is not None:
         return Path(known)
-    log_dir = Path(options.log_dir).expanduser().absolute()
+    log_dir = (run.cwd / Path(options.log_dir).expanduser()).absolute()
     for directory in run_directories(log_dir, run, options.comment):
         memory = load_memory(directory)
         free = not event_files(directory) and not (directory / FILE_NAME).exists()
