@@ -101,7 +101,7 @@ def check_everything(path: Path | str, scratch: Path) -> list[Record]:
     runs = named(path)
     assert set(runs) == {"nice name", "child", "running"}
     run = runs["nice name"]
-    assert run.project == "team/exp"
+    assert (run.project, run.experiment) == (None, "team/exp")
     reading = Reading(scratch=scratch)
     records = list(run.records(reading))
     points = points_of(records)

@@ -224,6 +224,8 @@ def check(records: list[Record], through: list[Limits]) -> None:
     assert unpack_values(histogram.edges).tolist() == [-1.0, 0.0, 0.5, 2.0]
     assert unpack_values(histogram.counts).tolist() == [3.0, 0.0, 7.0]
     assert status_of(records) == "failed"
+    (started,) = of_type(records, RunStarted)
+    assert abs(started.time_ns - T0) <= 2 * 10**6
 
 
 def times_of(records: list[Record], name: str) -> list[int]:

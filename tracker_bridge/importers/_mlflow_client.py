@@ -34,7 +34,7 @@ def server_runs(kind: str, uri: str) -> Iterator[ForeignRun]:
                 paths=(uri,),
                 identity=(str(info.run_id),),
                 fingerprint=f"{info.status}:{info.end_time}:{len(run.data.metrics)}",
-                project=str(experiment.name),
+                experiment=clean(str(experiment.name)),
                 name=clean(str(info.run_name or info.run_id)),
                 details={"store": "server"},
             )

@@ -52,7 +52,7 @@ def file_runs(kind: str, store: Path) -> Iterator[ForeignRun]:
                 identity=(folder.name,),
                 fingerprint=_fingerprint(folder),
                 root=str(store),
-                project=name,
+                experiment=clean(name),
                 name=clean(str(meta.get("run_name") or folder.name)),
                 details={"store": "files"},
             )

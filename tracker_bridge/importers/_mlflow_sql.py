@@ -37,7 +37,7 @@ def sql_runs(kind: str, database: Path) -> Iterator[ForeignRun]:
             identity=(str(run_id),),
             fingerprint=f"{status}:{end}:{points}",
             root=str(database.parent),
-            project=str(experiment),
+            experiment=clean(str(experiment)),
             name=clean(str(name)) if name else str(run_id),
             details={"store": "sql"},
         )

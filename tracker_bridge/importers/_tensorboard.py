@@ -8,6 +8,7 @@ same records; the first two only recognise what they know.
 from __future__ import annotations
 
 import heapq
+import math
 import os
 import re
 from collections import defaultdict
@@ -108,14 +109,19 @@ def read(run: ForeignRun, reading: Reading) -> Iterator[Record]:
     """The records of one run."""
     if not run.details.get("own"):
         return _read(run, reading)
-    late = [_late(run, reading, paths) for paths in run.details.get("late", ())]
     # Each directory is in the order of time by itself; late points go back to where they were logged.
-    merged = heapq.merge(_read(run, reading), *late, key=_when)
-    return restored(merged, Path(run.paths[0]).parent / PARAMS_FILE)
+    streams = [_read(run, reading), *(_late(run, reading, paths) for paths in run.details.get("late", ()))]
+    merged = heapq.merge(*map(_timed, streams), key=lambda pair: pair[0])
+    return restored((record for _, record in merged), Path(run.paths[0]).parent / PARAMS_FILE)
 
 
-def _when(record: Record) -> tuple[bool, int]:
-    return isinstance(record, RunFinished), record.time_ns
+def _timed(records: Iterator[Record]) -> Iterator[tuple[float, Record]]:
+    """Each record with the time at which its turn is: that of the last point before it, for all but points."""
+    now = -math.inf
+    for record in records:
+        if isinstance(record, Metrics):
+            now = max(now, record.time_ns)
+        yield math.inf if isinstance(record, RunFinished) else now, record
 
 
 def _read(run: ForeignRun, reading: Reading) -> Iterator[Record]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tracker_bridge.importers._wandb_wire import (
     ALERT,
     ARTIFACT,
     CONFIG,
+    ENVIRONMENT,
     EXIT,
     FILES,
     HISTORY,
@@ -41,6 +43,7 @@ from tracker_bridge.importers._wandb_wire import (
     items,
     record_of,
     run_info,
+    started_at,
     step_of,
     text_fields,
 )
@@ -62,7 +65,7 @@ from tracker_bridge.records import (
 
 _RUN_FILE = re.compile(r"run-(?P<id>.+)\.wandb\Z")
 _STARTED = re.compile(r"run-(\d{8}_\d{6})-")
-_HEAD_RECORDS = 4
+_HEAD_RECORDS = 12
 _INTERRUPTED = 255
 _OWN_KINDS = frozenset({"run_table", "wandb-history", "job", "code"})
 _MEDIA_TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".json": "application/json", ".html": "text/html"}
@@ -99,21 +102,25 @@ def discover(kind: str, path: str) -> Iterator[ForeignRun]:
             project="/".join(part for part in (head.entity, head.project) if part) or None,
             experiment=head.group or None,
             name=head.name or identity[-1],
+            details={"started_ns": head.start_ns},
         )
 
 
 def _head(file: Path) -> RunInfo:
     """The first run record; an empty one where it cannot be had (reading the run then says why)."""
+    found = RunInfo()
     try:
-        for index, payload in enumerate(payloads(file, Reading())):
+        for payload in islice(payloads(file, Reading()), _HEAD_RECORDS):
             number, message = record_of(payload)
-            if number == RUN:
-                return run_info(message)
-            if index >= _HEAD_RECORDS:
-                break
+            if number == RUN and not found.run_id:
+                found = run_info(message)
+            elif number == ENVIRONMENT and found.run_id:
+                # The run record has the time of `wandb.init`, which may be long after the script began to log.
+                times = [time_ns for time_ns in (found.start_ns, started_at(message)) if time_ns]
+                found.start_ns = min(times, default=0)
     except (ForeignFormatError, WireError):
         pass
-    return RunInfo()
+    return found
 
 
 def _started(file: Path) -> tuple[str, str]:
@@ -223,13 +230,14 @@ class _Reader:
 
     def _start(self, info: RunInfo) -> Record:
         self._started = True
-        self._last_ns = info.start_ns
+        start_ns = int(self._run.details.get("started_ns") or info.start_ns)
+        self._last_ns = start_ns
         provenance: dict[str, Any] = {
             "imported_from": {"kind": self._run.kind, "source": os.path.abspath(self._run.source)}
         }
         known = {"git_commit": info.commit, "sweep": info.sweep, "job_type": info.job_type, "forked_from": info.branch}
         provenance.update({key: value for key, value in known.items() if value})
-        return RunStarted(info.start_ns, self._run.run_id, 1, 0, info.host, provenance)
+        return RunStarted(start_ns, self._run.run_id, 1, 0, info.host, provenance)
 
     def _run_record(self, info: RunInfo) -> list[Record]:
         out: list[Record] = [] if self._started else [self._start(info)]

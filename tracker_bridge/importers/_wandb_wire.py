@@ -15,7 +15,8 @@ from tracker_bridge.importers._plain import NotJsonError, parse_json
 from tracker_bridge.importers._wire import WireError, as_bytes, as_double, as_int, as_text, fields, last
 
 HISTORY, SUMMARY, CONFIG, FILES, ARTIFACT, ALERT, METRIC, OUTPUT, RUN, EXIT = 2, 3, 5, 6, 8, 10, 12, 13, 17, 18
-STATS, OUTPUT_OLD = 7, 4
+STATS, OUTPUT_OLD, ENVIRONMENT = 7, 4, 26
+_KNOWN = frozenset({*range(2, 14), RUN, EXIT, ENVIRONMENT})
 
 Path = tuple[str, ...]
 
@@ -45,7 +46,7 @@ class RunInfo:
 def record_of(payload: bytes) -> tuple[int, bytes]:
     """(field number, message) of the one record in `payload`; (0, b"") if there is none of interest."""
     for number, value in fields(payload):
-        if number <= EXIT and number not in (1, 16) and isinstance(value, bytes):
+        if number in _KNOWN and isinstance(value, bytes):
             return number, value
     return 0, b""
 
@@ -88,6 +89,12 @@ def run_info(message: bytes) -> RunInfo:
             parent = last(as_bytes(value), 1)
             info.branch = "" if parent is None else as_text(parent)
     return info
+
+
+def started_at(environment: bytes) -> int:
+    """When the script began, in nanoseconds since the epoch; 0 if the record does not say. Raises `WireError`."""
+    found = last(environment, 3)
+    return 0 if found is None else _timestamp(as_bytes(found))
 
 
 def text_fields(message: bytes, *numbers: int) -> list[str]:
