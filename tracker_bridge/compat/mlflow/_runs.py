@@ -52,7 +52,11 @@ class Held:
 
     def as_run(self) -> Run:
         """The run as MLflow shows it now."""
-        data = RunData(dict(self.data.metrics), dict(self.data.params), dict(self.data.tags))
+        data = RunData(
+            {key: float(value) for key, value in self.data.metrics.items()},
+            dict(self.data.params),
+            dict(self.data.tags),
+        )
         return Run(self.info, data)
 
     def log_metrics(self, values: Mapping[str, Any], step: Any, timestamp: Any, call: str) -> None:
@@ -65,8 +69,8 @@ class Held:
             raise MlflowException(str(error), "INVALID_PARAMETER_VALUE") from None
         for key, value in values.items():
             self._counts[key] = number + 1
-            if isinstance(value, (int, float)):
-                self.data.metrics[key] = float(value)
+            # A tensor is read when somebody asks.
+            self.data.metrics[key] = value.detach() if hasattr(value, "detach") else value
         session.coverage.translate(call)
 
     def log_params(self, params: Mapping[str, Any], call: str) -> None:
