@@ -198,7 +198,7 @@ class Monitor:
             findings.append(_rule_dead.check_missing(state, sample, layers, config, self._allowed(_rule_dead.MISSING)))
         findings.append(_rule_dead.check_dead(state, sample, layers, config, self._allowed(_rule_dead.DEAD)))
         if sample.total > 0:
-            findings.append(_rule_spike.check(state, sample, layers, config))
+            findings.append(_rule_spike.check(state, sample, layers, config, memory.signals.loss))
             if state.armed:
                 findings.append(
                     _rule_vanishing.check_collapse(state, sample, layers, config, self._allowed(_rule_vanishing.RULE))

@@ -9,6 +9,7 @@ import numpy as np
 
 from tracker_bridge.health._config import HealthConfig
 from tracker_bridge.health._layers import number, span
+from tracker_bridge.health._signals import Loss
 from tracker_bridge.health._state import Finding, Layers, Sample, TableState
 from tracker_bridge.health._window import Window
 
@@ -34,7 +35,7 @@ def arm(state: TableState, config: HealthConfig) -> None:
     state.floor[unseen[:-1]] = -np.inf
 
 
-def check(state: TableState, sample: Sample, layers: Layers, config: HealthConfig) -> Finding | None:
+def check(state: TableState, sample: Sample, layers: Layers, config: HealthConfig, loss: Loss) -> Finding | None:
     """A finding if this sample is a spike. The sample must not be in the window yet."""
     if state.window.count < config.warm_up or not state.armed:
         return _early(state, sample, layers, config)
@@ -42,6 +43,10 @@ def check(state: TableState, sample: Sample, layers: Layers, config: HealthConfi
     if sample.valid is not None:
         over &= sample.valid
     if not over.any():
+        return None
+    rise = float(sample.log[-1] - state.window.median[-1])
+    if _raised(state.window) and loss.dropping and rise < math.log(config.explosion_ratio_learning):
+        # A network that leaves a plateau: norms have been rising for some samples, and the loss goes down.
         return None
     layer_over = over[:-1]
     if not over[-1]:
@@ -103,8 +108,13 @@ def _finding(state: TableState, sample: Sample, layers: Layers, over: Any) -> Fi
     return Finding(rule, severity, title, text, culprits, evidence)
 
 
+def _raised(window: Window) -> bool:
+    """Whether the total of the last samples is twice its usual."""
+    return bool(np.median(window.recent(8)[-1]) - window.median[-1] > math.log(2))
+
+
 def _growing(window: Window) -> bool:
-    if window.count < 16:
+    if window.count < 16 or not _raised(window):
         return False
     recent = window.recent(8)[-1]
-    return bool(np.median(recent) - window.median[-1] > math.log(2) and np.median(recent[4:]) > np.median(recent[:4]))
+    return bool(np.median(recent[4:]) > np.median(recent[:4]))

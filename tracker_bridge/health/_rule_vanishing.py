@@ -40,7 +40,7 @@ def check(state: TableState, layers: Layers, config: HealthConfig, judge_level: 
         rms[state.absent.now > 0] = np.nan
     finding = _depth(rms, zero, layers, config)
     if finding is None and judge_level:
-        finding = _level(rms, layers, config)
+        finding = _level(np.where(zero, np.nan, rms), layers, config)
     if finding is None:
         return None
     told, state.vanished_at = state.vanished_at, window.count
@@ -57,20 +57,22 @@ def _depth(rms: np.ndarray, zero: np.ndarray, layers: Layers, config: HealthConf
     rise, correlation = layers.groups.fit(rms)
     with np.errstate(invalid="ignore"):
         hits = (rise >= -math.log(config.vanishing_depth_ratio)) & (correlation >= config.vanishing_correlation)
-    best: tuple[float, int] | None = None
+    best: tuple[bool, float, int] | None = None
     for index in np.flatnonzero(hits):
         slots = layers.groups.group(int(index))
         alive = rms[slots][~zero[slots]]
         # Zeros below a steep slope are underflow; zeros below a flat one are dead layers, another rule's.
         if zero[slots].any() and (not len(alive) or alive.min() - alive.max() > math.log(_UNDERFLOW)):
             continue
-        if best is None or float(rise[index]) > best[0]:
-            best = (float(rise[index]), int(index))
+        # A group of weights tells more than one of biases, however steep.
+        candidate = (bool(layers.weights[slots[0]]), float(rise[index]), int(index))
+        best = candidate if best is None else max(best, candidate)
     if best is None:
         return None
-    slots = layers.groups.group(best[1])
+    _, steepness, chosen = best
+    slots = layers.groups.group(chosen)
     names = tuple(layers.names[slot] for slot in slots)
-    per_layer = math.exp(-best[0] / (len(slots) - 1))
+    per_layer = math.exp(-steepness / (len(slots) - 1))
     first, last = math.exp(rms[slots[0]]), math.exp(rms[slots[-1]])
     order = slots[np.argsort(rms[slots], kind="stable")]
     evidence = {
@@ -79,14 +81,14 @@ def _depth(rms: np.ndarray, zero: np.ndarray, layers: Layers, config: HealthConf
         "last": names[-1],
         "first_rms": first,
         "last_rms": last,
-        "ratio": math.exp(-best[0]),
+        "ratio": math.exp(-steepness),
         "ratio_per_layer": per_layer,
         "depth": len(slots),
     }
     return Finding(
         RULE,
         "error",
-        f"Gradients vanish towards the input: {names[0]} gets {number(math.exp(-best[0]))} of what {names[-1]} gets",
+        f"Gradients vanish towards the input: {names[0]} gets {number(math.exp(-steepness))} of what {names[-1]} gets",
         f"Over {len(slots)} layers of one kind the RMS gradient falls from {number(last)} to {number(first)}, by a "
         f"factor of {number(per_layer)} a layer.",
         tuple(layers.names[slot] for slot in order[:20]),

@@ -14,6 +14,7 @@ from tracker_bridge.records import Step
 
 FIRST = 20
 _RECENT = 64
+_NOW = 8
 _MOST_CHANGES = 16
 _HELD_OUT = re.compile(r"(^|[/_.\-])(val|valid|validation|eval|test|dev|ema|best)([/_.\-]|$)", re.IGNORECASE)
 _LOSS = re.compile(r"(^|[/_.\-])loss([/_.\-](train|training|step|total))?$", re.IGNORECASE)
@@ -66,6 +67,17 @@ class Loss(msgspec.Struct):
         half = len(self.recent) // 2
         late, earlier = statistics.median(self.recent[half:]), statistics.median(self.recent[:half])
         return late < self.start - 0.05 * abs(self.start) and late <= earlier
+
+    @property
+    def dropping(self) -> bool:
+        """Whether the last eight values are clearly below those before them."""
+        past = self.recent[:-_NOW]
+        if len(past) < 3 * _NOW:
+            return False
+        level = statistics.median(past)
+        noise = 1.4826 * statistics.median([abs(value - level) for value in past])
+        # Two standard errors of a median of eight.
+        return statistics.median(self.recent[-_NOW:]) < level - max(0.9 * noise, 0.01 * abs(level))
 
     @property
     def progressed(self) -> bool:
