@@ -13,6 +13,7 @@ import psutil
 import pytest
 from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
 from tests.importers.helpers import points_of, same
 from tests.importers.test_tensorboard import NAME, VERSION, framed, scalar, write_events
@@ -117,6 +118,11 @@ def test_a_killed_import_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert not [path for path in queue.iterdir() if path.name.startswith(".")]
 
 
+def importers() -> list[psutil.Process]:
+    """Our children that import."""
+    return [child for child in psutil.Process().children() if any("_worker.py" in part for part in child.cmdline())]
+
+
 def test_a_worker_that_dies_costs_its_run_only(tmp_path: Path) -> None:
     """When importing processes are killed, the runs in their hands fail with the signal; no other run is lost."""
     tree, queue = make_tree(tmp_path / "tree", 20), tmp_path / "queue"
@@ -124,7 +130,7 @@ def test_a_worker_that_dies_costs_its_run_only(tmp_path: Path) -> None:
 
     def kill_once(_: Outcome) -> None:
         if not killed:
-            for child in psutil.Process().children():
+            for child in importers():
                 killed.append(child.pid)
                 child.kill()
 
@@ -135,7 +141,7 @@ def test_a_worker_that_dies_costs_its_run_only(tmp_path: Path) -> None:
     assert all(outcome.why == "the importing process ended with signal 9" for outcome in report.failed)
     again = import_tree(KIND, tree, queue, workers=2)
     assert len(again.imported) == len(report.failed)
-    assert not psutil.Process().children()
+    assert not importers()
 
 
 def test_a_source_that_has_grown_is_not_taken_for_the_same(tmp_path: Path) -> None:
@@ -218,3 +224,14 @@ def test_an_unknown_kind_names_the_nearest(tmp_path: Path) -> None:
     """A mistyped kind is an error that says which one was meant."""
     with pytest.raises(ValueError, match="did you mean 'tensorboard'"):
         import_tree("tensorbord", tmp_path, tmp_path / "queue")
+
+
+def test_a_record_too_large_for_the_journal_is_counted(tmp_path: Path) -> None:
+    """A text of more than the journal takes is left out with its reason; the rest of the run comes through."""
+    tensor = TensorProto(dtype=7, string_val=[b"x" * (65 << 20)])
+    huge = Event(wall_time=1.7e9, step=1, summary=Summary(value=[Summary.Value(tag="big", tensor=tensor)]))
+    write_events(tmp_path / "tree", [VERSION, scalar("x", 0, 1.0), huge, scalar("x", 1, 2.0)])
+    (imported,) = import_tree(KIND, tmp_path / "tree", tmp_path / "queue").imported
+    assert imported.left_out == {"records too large for the journal": 1}
+    assert imported.dir is not None
+    assert read(imported.dir).metrics()["x"][1].tolist() == [1.0, 2.0]

@@ -18,7 +18,7 @@ import msgspec
 from tracker_bridge.importers._files import safe_name
 from tracker_bridge.importers._model import Damage, ForeignFormatError, ForeignRun, Reading, refuse
 from tracker_bridge.journal import JournalError, JournalWriter
-from tracker_bridge.records import AnyRecord, Artifact, Record, RunFinished, RunStarted
+from tracker_bridge.records import AnyRecord, Artifact, Metrics, Record, RunFinished, RunStarted
 from tracker_bridge.rundir import (
     FileLock,
     LockBusyError,
@@ -115,9 +115,11 @@ def _write(run: ForeignRun, staging: Path, final: Path, *, salvage: bool) -> Out
                 finished = record
             elif isinstance(record, Artifact):
                 record = copies.kept(record)
-            counts["points"] += len(getattr(record, "values", ()))
-            counts["records"] += 1
-            _append(writer, record)
+            if _append(writer, record):
+                counts["records"] += 1
+                counts["points"] += len(record.values) if isinstance(record, Metrics) else 0
+            else:
+                reading.left_out["records too large for the journal"] += 1
     _describe(run, paths, started, finished, dict(reading.left_out), damage)
     final.parent.mkdir(parents=True, exist_ok=True)
     os.rename(staging, final)
@@ -132,14 +134,18 @@ def _write(run: ForeignRun, staging: Path, final: Path, *, salvage: bool) -> Out
     )
 
 
-def _append(writer: JournalWriter, record: Record) -> None:
-    """Append, waiting for a slow disk as training never would. Raises `OSError`."""
+def _append(writer: JournalWriter, record: Record) -> bool:
+    """Append, waiting for a slow disk as training never would. False if it is too large. Raises `OSError`."""
+    too_large = writer.dropped.get("too_large", 0)
     deadline = time.monotonic() + _PATIENCE
     while writer.append(cast("AnyRecord", record)) is None:
+        if writer.dropped.get("too_large", 0) > too_large:
+            return False
         reasons = ", ".join(writer.dropped)
         if "slow_disk" not in writer.dropped or time.monotonic() > deadline:
             raise OSError(f"the journal does not take a record: {reasons}")
         time.sleep(_PAUSE)
+    return True
 
 
 def _describe(

@@ -19,7 +19,7 @@ from tracker_bridge.importers._mlflow_client import open_server, server_runs
 from tracker_bridge.importers._mlflow_files import file_runs, is_file_store, open_files
 from tracker_bridge.importers._mlflow_sql import open_sql, sql_runs
 from tracker_bridge.importers._mlflow_store import Description, Store
-from tracker_bridge.importers._model import ForeignRun, Reading
+from tracker_bridge.importers._model import ForeignFormatError, ForeignRun, Reading
 from tracker_bridge.importers._own_mlflow import OwnMlflow
 from tracker_bridge.importers._plain import clean
 from tracker_bridge.records import Artifact, Params, Record, RunFinished, RunStarted, Tags, Text
@@ -68,9 +68,19 @@ def discover(kind: str, path: str) -> Iterator[ForeignRun]:
 
 def read(run: ForeignRun, reading: Reading) -> Iterator[Record]:
     """The records of one run."""
-    with ExitStack() as stack:
-        store = _OPENERS[run.details["store"]](run, reading, stack)
-        yield from _records(run, reading, store)
+    last: Record | None = None
+    try:
+        with ExitStack() as stack:
+            store = _OPENERS[run.details["store"]](run, reading, stack)
+            for last in _records(run, reading, store):
+                yield last
+    except ForeignFormatError as error:
+        reading.on_damage(error.damage)
+        if last is None:
+            last = RunStarted(0, run.run_id, 1, 0, "", {"imported_from": {"kind": run.kind, "source": run.source}})
+            yield last
+        if not isinstance(last, RunFinished):
+            yield RunFinished(last.time_ns, "crashed")
 
 
 def _records(run: ForeignRun, reading: Reading, store: Store) -> Iterator[Record]:

@@ -54,7 +54,7 @@ _WINDOW = 4096
 _MICRO = 1_000_000
 _ROWS_PER_BYTE = 100
 _EXPANSION = 1000
-_INSTALL = "pyarrow"
+_INSTALL = "tracker-bridge[parquet]"
 
 
 def discover(kind: str, path: str) -> Iterator[ForeignRun]:
