@@ -14,13 +14,14 @@ import threading
 import time
 import types
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+from tracker_bridge_neptune import _child
 from tracker_bridge_neptune import _database as database
 
 FATAL = frozenset(
@@ -58,15 +59,18 @@ def quiet_start() -> Iterator[None]:
     """Around whatever spawns the SDK's process.
 
     `spawn` runs the main module's top level again in the child; a script without a main guard would train twice.
-    The upload process needs nothing of the main module, so it is shown an empty one. It inherits the log level.
+    The upload process needs nothing of the main module, so it is shown an empty one. It inherits the log level, and
+    begins in `_child`.
     """
-    with _starting, quiet_logs():
-        main = sys.modules["__main__"]
+    with _starting, quiet_logs(), ExitStack() as undo:
+        undo.callback(sys.modules.__setitem__, "__main__", sys.modules["__main__"])
         sys.modules["__main__"] = types.ModuleType("__main__")
-        try:
-            yield
-        finally:
-            sys.modules["__main__"] = main
+        for name in ("neptune_scale.api.run", "neptune_scale.cli.sync"):
+            starter = sys.modules.get(name)
+            if starter is not None and hasattr(starter, "run_sync_process"):
+                undo.callback(setattr, starter, "run_sync_process", starter.run_sync_process)
+                starter.run_sync_process = _child.run_sync_process  # type: ignore[attr-defined]
+        yield
 
 
 def bound_exit(run: Any) -> Callable[[], None]:

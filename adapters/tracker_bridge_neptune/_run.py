@@ -6,6 +6,7 @@ back to `Run.log_metrics` where a future SDK has no such object.
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 import time
@@ -62,6 +63,7 @@ from tracker_bridge_neptune._values import (
     tag_texts,
 )
 
+_log = logging.getLogger("tracker_bridge.neptune")
 STALL = 30.0
 """Seconds without any progress after which a server counts as not answering (the SDK says nothing for 360 s)."""
 CLOSE_STALL = 10.0
@@ -177,9 +179,7 @@ class RunWriter:
             )
         self._at_exit = process.bound_exit(self._run)
         self._trouble = None
-        self._repository = getattr(self._run, "_operations_repo", None)
-        if not hasattr(self._repository, "save_update_run_snapshots"):
-            self._repository = None
+        self._repository = _bulk_store(self._run)
         self._database = process.database_of(self._run, directory)
         ledger = self._ledger
         ledger.database = str(self._database)
@@ -255,15 +255,20 @@ class RunWriter:
 
     def _on_error(self, error: BaseException, _: float | None) -> None:
         kind = type(error).__name__
-        with self._lock:
-            self.refused[kind] += 1
+        self._count(kind, error)
         if kind in process.FATAL and self._trouble is None:
             self._trouble = f"{kind}: {process.plain(error)}"
 
     def _on_warning(self, error: BaseException, _: float | None) -> None:
         if type(error).__name__ != "NeptuneRunDuplicate":  # expected: each opening creates the run again
-            with self._lock:
-                self.refused[type(error).__name__] += 1
+            self._count(type(error).__name__, error)
+
+    def _count(self, kind: str, error: BaseException) -> None:
+        with self._lock:
+            self.refused[kind] += 1
+            first = self.refused[kind] == 1
+        if first:
+            _log.warning("Neptune reports %s: %s (said once for each kind)", kind, process.plain(error))
 
     def _on_network_error(self, error: BaseException, _: float | None) -> None:
         """`flush` sees that nothing moves long before the SDK says so."""
@@ -489,6 +494,12 @@ class RunWriter:
         # A change that came to nothing (a tag that was there) writes no operation; its mark must not wait for one.
         if _read(database.operations, self._path) <= self._ledger.base:
             self._run.log_configs({"tracker_bridge/sequence": item.sequence})
+
+
+def _bulk_store(run: Run) -> Any:
+    """The SDK's database object, which takes many steps at once; None where this SDK has no such thing."""
+    found = getattr(run, "_operations_repo", None)
+    return found if hasattr(found, "save_update_run_snapshots") else None
 
 
 def _series_of(item: Item) -> tuple[str, Step] | None:

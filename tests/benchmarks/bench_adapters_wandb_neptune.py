@@ -125,9 +125,8 @@ def main() -> None:
         ratios = [slow / fast for slow, fast in zip(seconds[usual], seconds[ours], strict=True)]
         for way in WAYS[tracker]:
             print(f"{tracker:8} {way:20} {points / statistics.median(seconds[way]):12,.0f} points/s")
-        print(
-            f"{tracker:8} {'ratio':20} {statistics.median(ratios):12.1f}   (rounds: {min(ratios):.1f} to {max(ratios):.1f})"
-        )
+        spread = f"(rounds: {min(ratios):.1f} to {max(ratios):.1f})"
+        print(f"{tracker:8} {'ratio':20} {statistics.median(ratios):12.1f}   {spread}")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.waiting import until
 from tracker_bridge.adapter import Adapter
@@ -52,23 +55,45 @@ def deliver_with_kills(paths: RunPaths, kind: str, options: Mapping[str, Any], k
         json.dumps(options),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    log = paths.root / "output.txt"
     for kill in range(kills + 1):
-        child = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
-        )
         before = _changed(ledger)
+        # A file, not a pipe: whoever reads a pipe would wait for the SDK's processes too.
+        with log.open("w") as output:
+            child = subprocess.Popen(command, stdout=output, stderr=output, env=environment, start_new_session=True)
         try:
-            until(lambda: _changed(ledger) != before or child.poll() is not None, 60.0, "the adapter opens")  # noqa: B023
-            out, err = child.communicate(timeout=moments.uniform(0.0, 1.0) if kill < kills else 100)
+            until(partial(_began, ledger, before, child), 60.0, "the adapter opens")
+            child.wait(moments.uniform(0.0, 1.0) if kill < kills else 100.0)
         except subprocess.TimeoutExpired:
             os.kill(child.pid, signal.SIGKILL)
-            child.communicate()
-            continue
+            child.wait()
+            until(partial(_nobody_in, child.pid), 20.0, f"the SDK's processes end with theirs: {_members(child.pid)}")
         except AssertionError as late:
             os.kill(child.pid, signal.SIGABRT)
-            raise AssertionError(child.communicate()) from late
-        assert child.returncode == 0, err
-        assert "closed" in out, (out, err)
+            child.wait()
+            raise AssertionError(log.read_text()) from late
+        else:
+            assert child.returncode == 0, log.read_text()
+            assert "closed" in log.read_text(), log.read_text()
+
+
+def _began(ledger: Path, before: int, child: subprocess.Popen[bytes]) -> bool:
+    return _changed(ledger) != before or child.poll() is not None
+
+
+def _nobody_in(session: int) -> bool:
+    return not _members(session)
+
+
+def _members(session: int) -> list[str]:
+    found = []
+    for process in psutil.process_iter(["pid", "name"]):
+        try:
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(str(process.info))
+        except (OSError, psutil.Error):
+            continue
+    return found
 
 
 def _changed(path: Path) -> int:

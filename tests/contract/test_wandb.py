@@ -255,7 +255,8 @@ def test_a_run_of_the_script_is_left_alone(tmp_path: Path) -> None:
     own = wandb.init(mode="offline", dir=str(folder), id="own", settings=wandb.Settings(console="off"))
     own.log({"mine": 1}, step=7)
     try:
-        _open(folder, 0.0, mode="online", settings={"base_url": sys.argv[2], "api_key": "0123456789" * 4, "init_timeout": 2})
+        settings = {"base_url": sys.argv[2], "api_key": "0123456789" * 4, "init_timeout": 2}
+        _open(folder, 0.0, mode="online", settings=settings)
     except RetryLater as later:
         print("refused", later)
     adapter, _ = _open(folder, id="bridge")
