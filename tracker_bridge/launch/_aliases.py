@@ -10,9 +10,15 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader, MetaPathFinder
+else:
+    # The real ones bring half of the standard library into the script's process.
+    Loader = MetaPathFinder = object
 
 TRACKERS: dict[str, dict[str, str]] = {
     "neptune_scale": {"neptune_scale": "tracker_bridge.compat.neptune_scale"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -78,9 +77,23 @@ def _flags() -> list[str]:
     """This interpreter's own flags (`python -W error -m tracker_bridge run ...`)."""
     if sys.flags.ignore_environment or sys.flags.no_site:
         raise UsageError("tracker-bridge run prepares Python through PYTHONPATH; start it without -E, -I and -S")
-    flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    if getattr(sys.__stdout__, "write_through", False):
-        flags.append("-u")
-    if sys.flags.inspect:
-        flags.append("-i")
+    flags: list[str] = []
+    words = iter(sys.orig_argv[1:])
+    for word in words:
+        if word in ("-", "--") or not word.startswith("-"):
+            break
+        if word.startswith("--"):
+            flags.append(word)
+            if word == "--check-hash-based-pycs":
+                flags.append(next(words))
+            continue
+        end = next((index for index, letter in enumerate(word) if letter in "mcWX"), len(word))
+        if end == len(word):
+            flags.append(word)
+        elif word[end] in "WX":
+            # The argument is the rest of the word, or the next one.
+            flags += [word] if end + 1 < len(word) else [word, next(words)]
+        else:
+            flags += [word[:end]] if end > 1 else []
+            break
     return flags
