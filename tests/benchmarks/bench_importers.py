@@ -40,19 +40,24 @@ def timed(read: Callable[[], int]) -> tuple[float, int]:
 
 
 def write_wide(path: Path, steps: int) -> None:
-    """One event a step that holds all tags, by TensorBoard's own writer."""
+    """One event a step that holds all tags: the bytes of TensorBoard's protobufs, with the values put in by numpy."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
     rng = np.random.default_rng(0)
-    writer = EventFileWriter(str(path))
-    for step in range(steps):
-        values = [
-            Summary.Value(tag=tag, simple_value=v) for tag, v in zip(TAGS, rng.random(len(TAGS)).tolist(), strict=True)
-        ]
-        writer.add_event(Event(wall_time=1.7e9 + step, step=step, summary=Summary(value=values)))
-    writer.close()
+    summary = Summary(value=[Summary.Value(tag=tag, simple_value=1.0) for tag in TAGS]).SerializeToString()
+    mark = b"\x15" + struct.pack("<f", 1.0)
+    ends = np.cumsum([len(part) + 5 for part in summary.split(mark)[:-1]])
+    places = (ends[:, None] - 4 + np.arange(4)).reshape(-1)
+    body = np.frombuffer(summary, dtype=np.uint8).copy()
+    path.mkdir()
+    with (path / "events.out.tfevents.1700000000.host.1.0").open("wb") as file:
+        file.write(framed(Event(wall_time=1.7e9, file_version="brain.Event:2").SerializeToString()))
+        for step in range(steps):
+            body[places] = rng.random(len(TAGS), dtype=np.float32).view(np.uint8)
+            event = Event(wall_time=1.7e9 + step, step=step)
+            event.summary.ParseFromString(body.tobytes())
+            file.write(framed(event.SerializeToString()))
 
 
 def write_narrow(path: Path, steps: int) -> None:

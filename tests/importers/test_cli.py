@@ -219,6 +219,27 @@ def test_replay_of_a_run_that_is_being_delivered_waits_for_nobody(program: Progr
     assert program("replay", "r1", "--to", str(config)).code == 0
 
 
+def test_replay_to_a_tracker_that_cannot_work_stops_and_says_why(program: Program, tmp_path: Path) -> None:
+    """A target that stays down ends the replay long before its time-out, with the tracker's reason; others get all."""
+    make_run(tmp_path / "tracker_bridge_runs" / "r1")
+    (tmp_path / "file").write_text("")
+    backends = {
+        "good": {"adapter": "jsonl", "path": str(tmp_path / "good.out")},
+        "bad": {"adapter": "jsonl", "path": str(tmp_path / "file" / "x.out")},
+    }
+    (tmp_path / "both.json").write_text(json.dumps({"backends": backends}))
+    done = program("replay", "r1", "--to", "both.json", "--json")
+    assert done.code == 1
+    good, bad = done.json["runs"]
+    assert (good["complete"], good["pending"]) == (True, 0)
+    assert bad["pending"] > 0
+    assert "file" in bad["error"]
+    assert (tmp_path / "good.out").exists()
+    (tmp_path / "file").unlink()
+    again = program("replay", "r1", "--to", "both.json", "--json")
+    assert (again.code, again.json["runs"][0]["sent"], again.json["runs"][1]["sent"]) == (0, 0, 23)
+
+
 def test_replay_to_what_is_no_target_is_wrong_usage(program: Program, tmp_path: Path) -> None:
     """An unknown tracker names the nearest one; a run that is not there likewise."""
     make_run(tmp_path / "tracker_bridge_runs" / "r1")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json as json_module
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,7 +41,13 @@ from tracker_bridge.registry import adapter_class
 from tracker_bridge.rundir import BackendState, LockBusyError, NotARunError, RunPaths, load_manifest, load_state
 
 DEFAULT_TIMEOUT = 600.0
+GIVE_UP = 20.0
+"""Seconds after which a replay stops if every target that is not done is down: nobody waits at a terminal for that."""
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".toml", ".json")
+
+
+class _StandstillError(Exception):
+    """Every target is either done or down."""
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +133,8 @@ def _replay_one(paths: RunPaths, target: Config, timeout: float, progress: Progr
             # A replay carries what was found at the time; it does not judge history again.
             plan = msgspec.structs.replace(plan_of(target, dict(os.environ)), health=None)
             sync_run(paths.root, plan=plan, timeout=timeout, on_progress=_reporter(progress, paths, run_id, plan))
+    except _StandstillError:
+        pass  # Each target's own last error says why.
     except (NotARunError, LockBusyError, OSError) as problem:
         error = str(problem)
     return [_outcome(paths, run_id, backend, before[backend.name], error) for backend in target.backends]
@@ -214,17 +223,26 @@ def _progress(console: Console) -> Iterator[Progress | None]:
 
 def _reporter(
     progress: Progress | None, paths: RunPaths, run_id: str, plan: Plan
-) -> Callable[[dict[str, BackendState]], None] | None:
-    if progress is None:
-        return None
+) -> Callable[[dict[str, BackendState]], None]:
     end = JournalReader(paths.journal).end()
-    tasks = {
-        backend.name: progress.add_task(visible(f"{run_id} > {backend.name}"), total=end) for backend in plan.backends
-    }
+    tasks = {}
+    if progress is not None:
+        for backend in plan.backends:
+            tasks[backend.name] = progress.add_task(visible(f"{run_id} > {backend.name}"), total=end)
+    since: float | None = None
 
     def report(states: dict[str, BackendState]) -> None:
-        for name, state in states.items():
-            progress.update(tasks[name], completed=min(end, state.position.sequence))
+        nonlocal since
+        for name, task in tasks.items():
+            assert progress is not None
+            progress.update(task, completed=min(end, states[name].position.sequence))
+        healths = {state.health for state in states.values()}
+        if "down" not in healths or not healths <= {"down", "closed"}:
+            since = None
+            return
+        since = time.monotonic() if since is None else since
+        if time.monotonic() - since > GIVE_UP:
+            raise _StandstillError
 
     return report
 
