@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +47,15 @@ from tracker_bridge_mlflow._fitting import (
     tag_pairs,
 )
 from tracker_bridge_mlflow._identity import find_experiment, find_run, page, tracking_uri, without_credentials
+from tracker_bridge_mlflow._notes import load_notes, save_notes
 from tracker_bridge_mlflow._options import MlflowOptions
 from tracker_bridge_mlflow._waits import shorten_waits
 
 _STATUS = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED", "crashed": "FAILED"}
 _ARTIFACT_TRIES = 3
 # With the tracking server in order: then it is the artifact store that lacks rights or a package, not the network.
-_FEWEST_METRICS = 50
+_FEWEST_METRICS, _MANY_IN_TIME = 50, 20
+# A server that needs longer than the time-out for a request gets smaller ones, and larger ones when it has recovered.
 _NAMES_FILE, _PARAMS_FILE = "tracker_bridge/names.json", "params.json"
 
 Point = tuple[int, int]
@@ -81,6 +84,18 @@ def _answers(uri: str) -> Iterator[None]:
         raise later(error, uri) from error
 
 
+@dataclass(slots=True)
+class _Progress:
+    """How far a batch has got: one that is tried again goes on there (storing twice is harmless, but slow)."""
+
+    batch: Batch
+    points: int = 0
+    items: set[int] = field(default_factory=set)
+    refused: list[tuple[Item, str]] = field(default_factory=list)
+    bad: dict[int, list[int]] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+
+
 class RunWriter:
     """Writes one run."""
 
@@ -97,14 +112,13 @@ class RunWriter:
             client.update_run(self._id, status="RUNNING")
         self._stored_params: dict[str, str] = dict(stored.data.params)
         self._params: dict[str, Any] = _copied(run.params)
-        self._names_path = run.private_dir / "mlflow_names.json"
-        self._renamed: dict[str, str] = _load(self._names_path)
+        self._notes = load_notes(run.private_dir)
         self._renamed_is_new = False
         self._most_metrics = MOST_METRICS
+        self._in_time = 0
         self._artifact_names = NameMap(NAMES)
         self._artifact_failures: dict[int, int] = {}
-        self._last_ns = run.started_ns
-        self._resume: tuple[Batch, set[str]] | None = None
+        self._progress: _Progress | None = None
         ids = {
             "tracking_uri": without_credentials(uri),
             "experiment_id": stored.info.experiment_id,
@@ -115,30 +129,34 @@ class RunWriter:
 
     def write(self, batch: Batch) -> None:
         """Send metrics, then params and tags, then artifacts: none of them stops those before it."""
-        done = self._resume[1] if self._resume is not None and self._resume[0] is batch else set()
-        # A batch that is tried again goes on where it stopped; storing twice is harmless but slow.
-        self._resume = (batch, done)
-        refused: list[tuple[Item, str]] = []
+        done = self._progress
+        if done is None or done.batch is not batch:
+            done = self._progress = _Progress(batch)
         with _answers(self._uri):
-            self._write_metrics([item for item in batch.items if isinstance(item, Row)], done, refused)
+            lost = self._write_metrics([item for item in batch.items if isinstance(item, Row)], done)
             for number, item in enumerate(batch.items):
-                if not isinstance(item, Row):
-                    self._once(done, f"item {number}", self._writing(item, refused))
-        self._resume = None
-        self._last_ns = max([self._last_ns, *(item.time_ns for item in batch.items)])
-        if not batch.renamed.items() <= self._renamed.items():
-            self._renamed.update(batch.renamed)
+                if not isinstance(item, Row) and number not in done.items:
+                    problem = self._try_item(item)
+                    if problem:
+                        done.refused.append((item, problem))
+                    done.items.add(number)
+        self._progress = None
+        self._notes.last_ns = max([self._notes.last_ns, *(item.time_ns for item in batch.items)])
+        if not batch.renamed.items() <= self._notes.renamed.items():
+            self._notes.renamed.update(batch.renamed)
             self._renamed_is_new = True
+        refused = lost + done.refused
         if refused:
             raise Rejected([item for item, _ in refused], refused[0][1])
 
     def flush(self) -> None:
         """Send the names file if there are new ones."""
+        with _answers(self._uri):
+            save_notes(self._private, self._notes)
         if not self._renamed_is_new:
             return
-        text = json.dumps(self._renamed, ensure_ascii=True, indent=1, sort_keys=True)
+        text = json.dumps(self._notes.renamed, ensure_ascii=True, indent=1, sort_keys=True)
         try:
-            self._names_path.write_text(text)
             self._client.log_text(self._id, text, _NAMES_FILE)
         except Exception as error:
             # The data are stored; only an outage is worth waiting for.
@@ -150,36 +168,29 @@ class RunWriter:
         with _answers(self._uri):
             self.flush()
             if status is not None and self._ours:
-                end_ms = (self._last_ns or time.time_ns()) // 1_000_000
+                end_ms = (self._notes.last_ns or time.time_ns()) // 1_000_000
                 self._client.set_terminated(self._id, _STATUS.get(status, "FAILED"), end_ms)
                 if status == "crashed":
                     self._client.set_tag(self._id, "tracker_bridge.status", status)
 
     # --- metrics
 
-    def _write_metrics(self, rows: Sequence[Row], done: set[str], refused: list[tuple[Item, str]]) -> None:
-        bad: dict[int, list[int]] = {}
-        reasons: dict[int, str] = {}
-
-        def sending(points: Sequence[Point]) -> Callable[[], None]:
-            def send() -> None:
-                for point, reason in self._log_points(rows, points):
-                    bad.setdefault(point[0], []).append(point[1])
-                    reasons[point[0]] = reason
-
-            return send
-
+    def _write_metrics(self, rows: Sequence[Row], done: _Progress) -> list[tuple[Item, str]]:
+        """Log the rows; what MLflow refuses of them, with the reason."""
         points = _by_series(rows)
-        start = 0
-        while start < len(points):
-            part = points[start : start + self._most_metrics]
-            self._once(done, f"points {start} {len(part)}", sending(part))
-            start += len(part)
-        for number, slots in bad.items():
+        while done.points < len(points):
+            part = points[done.points : done.points + self._most_metrics]
+            for (number, slot), reason in self._log_points(rows, part):
+                done.bad.setdefault(number, []).append(slot)
+                done.reasons[number] = reason
+            done.points += len(part)
+        lost: list[tuple[Item, str]] = []
+        for number, slots in done.bad.items():
             row = rows[number]
             names = tuple(row.names[slot] for slot in slots)
-            lost = Row(row.sequence, row.time_ns, row.step, names, row.values[slots], row.late)
-            refused.append((row if len(slots) == len(row.names) else lost, reasons[number]))
+            part_of_row = Row(row.sequence, row.time_ns, row.step, names, row.values[slots], row.late)
+            lost.append((row if len(slots) == len(row.names) else part_of_row, done.reasons[number]))
+        return lost
 
     def _log_points(self, rows: Sequence[Row], points: Sequence[Point]) -> Iterator[tuple[Point, str]]:
         """Log the points; yields those that MLflow refuses (a request is stored whole or not at all)."""
@@ -189,6 +200,7 @@ class RunWriter:
         except MlflowException as error:
             if is_timeout(error):
                 self._most_metrics = max(_FEWEST_METRICS, self._most_metrics // 2)
+                self._in_time = 0
             if not is_refusal(error):
                 raise
             if len(points) == 1:
@@ -198,27 +210,23 @@ class RunWriter:
             yield from self._log_points(rows, points[:middle])
             yield from self._log_points(rows, points[middle:])
         else:
-            self._most_metrics = min(MOST_METRICS, self._most_metrics * 2)
+            self._in_time += 1
+            if self._in_time % _MANY_IN_TIME == 0:
+                self._most_metrics = min(MOST_METRICS, self._most_metrics * 2)
 
     # --- everything else
 
-    def _once(self, done: set[str], key: str, action: Callable[[], None]) -> None:
-        if key not in done:
-            action()
-            done.add(key)
-
-    def _writing(self, item: Item, refused: list[tuple[Item, str]]) -> Callable[[], None]:
-        def write() -> None:
-            try:
-                self._write_item(item)
-            except MlflowException as error:
-                if not is_refusal(error):
-                    raise
-                refused.append((item, short(error)))
-            except _ArtifactError as error:
-                refused.append((item, str(error)))
-
-        return write
+    def _try_item(self, item: Item) -> str:
+        """Write the item; the reason if it is refused, else empty."""
+        try:
+            self._write_item(item)
+        except MlflowException as error:
+            if not is_refusal(error):
+                raise
+            return short(error)
+        except _ArtifactError as error:
+            return str(error)
+        return ""
 
     def _write_item(self, item: Item) -> None:
         if isinstance(item, ParamsItem):
@@ -363,11 +371,3 @@ def _copied(params: Any) -> dict[str, Any]:
     copy: dict[str, Any] = {}
     _merge(copy, params)
     return copy
-
-
-def _load(path: Path) -> dict[str, str]:
-    try:
-        loaded = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return loaded if isinstance(loaded, dict) else {}

@@ -36,6 +36,7 @@ class Memory(msgspec.Struct):
     started_ns: int
     sequence: int = -1
     last: list[bytes] = []
+    last_ns: int = 0
     tags: list[str] = []
     lanes: list[LaneMemory] = []
     params: dict[str, Any] = {}

@@ -77,7 +77,7 @@ class RunWriter:
         self._layouts: dict[int, tuple[tuple[str, ...], Template, Numbers]] = {}
         self._by_names: dict[tuple[str, ...], tuple[Template, Numbers]] = {}
         self._name_map = NameMap(names)
-        self._last_ns = run.started_ns
+        self._last_ns = memory.last_ns or run.started_ns
         self._version = 0
         self._about_is_old = self._changed = True
         for path in part_files(self.directory, STATUS):
@@ -132,6 +132,7 @@ class RunWriter:
             earlier = self._memory.last if self._sequence == self._memory.sequence else []
             self._memory.last = earlier + [digest(key) for key in self._last]
             self._memory.sequence = self._sequence
+            self._memory.last_ns = self._last_ns
             self._last = []
             self._memory.tags, self._memory.lanes = self._lanes.remembered()
             save_memory(self.directory, self._memory)

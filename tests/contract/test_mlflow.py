@@ -404,6 +404,38 @@ def test_server_that_is_restarted_gets_the_rest(tmp_path: Path) -> None:
     assert [metric.step for metric in history] == list(range(20))
 
 
+def test_slow_server_gets_smaller_requests(mlflow_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a request of the usual size takes longer than the time-out, delivery goes on with smaller ones."""
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")
+    with FaultProxy(mlflow_server) as proxy:
+        adapter = MlflowAdapter(MlflowOptions(tracking_uri=proxy.url))
+        opened = open_patiently(adapter, run_info(tmp_path))
+        proxy.faults = lambda request: Fault(delay=3.0, drop="before") if len(request.body) > 30_000 else None
+        names = tuple(f"m/{number}" for number in range(100))
+        batch = Batch(tuple(row(step, float(step), *names) for step in range(10)))
+        for _ in range(20):
+            try:
+                adapter.write(batch)
+                break
+            except RetryLater:
+                continue
+    history = MlflowClient(mlflow_server).get_metric_history(opened.ids["run_id"], "m/99")
+    assert [metric.step for metric in history] == list(range(10))
+
+
+def test_end_of_a_run_that_is_closed_by_a_later_process(mlflow_sqlite: str, tmp_path: Path) -> None:
+    """The end is when the last value was logged, also if the process that says so sent nothing."""
+    adapter = MlflowAdapter(MlflowOptions(tracking_uri=mlflow_sqlite))
+    info = run_info(tmp_path)
+    opened = adapter.open(info)
+    adapter.write(Batch((row(7),)))
+    adapter.flush()
+    later = MlflowAdapter(MlflowOptions(tracking_uri=mlflow_sqlite))
+    later.open(run_info(tmp_path, run_id=info.run_id, ids=opened.ids))
+    later.close("finished")
+    assert MlflowClient(mlflow_sqlite).get_run(opened.ids["run_id"]).info.end_time == 1_750_000_000_007
+
+
 def test_deleted_run_keeps_its_data_pending(mlflow_sqlite: str, tmp_path: Path) -> None:
     """Somebody deleted the run: nothing is refused point by point, and the way out is named."""
     adapter = MlflowAdapter(MlflowOptions(tracking_uri=mlflow_sqlite))
