@@ -16,8 +16,11 @@ from tracker_bridge.importers._plain import NotJsonError, clean, parse_json, pla
 from tracker_bridge.records import Artifact, Histogram, Params, Record, RunFinished, Tags, Text
 
 PARAMS_FILE = "params.json"
+OWN_FOLDER = "tracker_bridge"
+"""Stands for the name of the first event file in the identity of an own run."""
 _OWN = "tracker_bridge/"
 _LATE = re.compile(r"late(-\d+)?\Z")
+_PART = re.compile(r"\.\d+\.[012]\.(about|series|status).*\Z")
 _FENCE = re.compile(r"```json\n(.*)\n```\Z", re.DOTALL)
 _LARGEST = 64 << 20
 
@@ -25,6 +28,11 @@ _LARGEST = 64 << 20
 def is_own(files: Iterable[Path]) -> bool:
     """Whether the event files of a directory are those of the adapter."""
     return any(".0.about" in file.name for file in files)
+
+
+def host_of(text: str) -> str:
+    """The host in the middle part of a file name, where the adapter has put process and part behind it."""
+    return _PART.sub("", text)
 
 
 def late_folders(found: Mapping[Path, list[Path]], folder: Path) -> list[Path]:

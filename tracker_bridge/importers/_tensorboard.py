@@ -25,7 +25,7 @@ from tracker_bridge.importers._events import Event, Point, parse_event, points_o
 from tracker_bridge.importers._lanes import Lanes
 from tracker_bridge.importers._layouts import Layouts
 from tracker_bridge.importers._model import Damage, ForeignFormatError, ForeignRun, Reading, fingerprint_of
-from tracker_bridge.importers._own_tensorboard import PARAMS_FILE, is_own, late_folders, restored
+from tracker_bridge.importers._own_tensorboard import OWN_FOLDER, PARAMS_FILE, host_of, is_own, late_folders, restored
 from tracker_bridge.importers._rows import rows
 from tracker_bridge.importers._tfrecord import Chunk, chunks
 from tracker_bridge.importers._wire import WireError
@@ -96,8 +96,9 @@ def _found(kind: str, folder: Path, events: list[Path], root: Path, late: Sequen
     return ForeignRun(
         kind=kind,
         paths=tuple(map(str, events)),
-        # The name of the first event file (time, host, process) tells runs apart wherever their folder is moved.
-        identity=(events[0].name, folder.resolve().name),
+        # The name of the first event file (time, host, process) tells runs apart wherever their folder is moved. The
+        # bridge's own adapter renames its files as a run goes on, and has the run's id in the name of the folder.
+        identity=(OWN_FOLDER if is_own(events) else events[0].name, folder.resolve().name),
         fingerprint=fingerprint_of([*events, *chain.from_iterable(late)]),
         root=str(root),
         name=name,
@@ -125,7 +126,7 @@ def _timed(records: Iterator[Record]) -> Iterator[tuple[float, Record]]:
 
 
 def _read(run: ForeignRun, reading: Reading) -> Iterator[Record]:
-    reader = _Reader(run, reading)
+    reader = _Reader(run, reading, "tensorboard")
     paths = [Path(path) for path in run.paths]
     for path, cutoff in zip(paths, _cutoffs(paths), strict=True):
         yield from reader.file(path, cutoff)
@@ -133,7 +134,7 @@ def _read(run: ForeignRun, reading: Reading) -> Iterator[Record]:
 
 
 def _late(run: ForeignRun, reading: Reading, paths: list[str]) -> Iterator[Record]:
-    reader = _Reader(run, reading)
+    reader = _Reader(run, reading, f"tensorboard-{Path(paths[0]).parent.name}")
     for path in paths:
         found = reader.file(Path(path), None)
         yield from (record for record in found if not isinstance(record, RunStarted))
@@ -167,9 +168,10 @@ def _cutoffs(paths: list[Path]) -> list[int | None]:
 class _Reader:
     """Turns the chunks of a run's files into records; holds what is known about its tags."""
 
-    def __init__(self, run: ForeignRun, reading: Reading) -> None:
+    def __init__(self, run: ForeignRun, reading: Reading, label: str) -> None:
         self._run = run
         self._reading = reading
+        self._label = label
         self._layouts = Layouts()
         self._names: dict[bytes, str] = {}
         self._plugins: dict[str, str] = {}
@@ -204,7 +206,7 @@ class _Reader:
         except WireError:
             first = 0
         self._last_ns = first
-        host, pid = (match["host"], int(match["pid"] or 0)) if match else ("", 0)
+        host, pid = (host_of(match["host"]), int(match["pid"] or 0)) if match else ("", 0)
         return RunStarted(first, self._run.run_id, 1, pid, host, {"imported_from": self._provenance()})
 
     def _check_first(self, path: Path, chunk: Chunk) -> None:
@@ -303,7 +305,7 @@ class _Reader:
         for content in point.value:
             suffix, media_type = _media_type(content)
             self._files += 1
-            path = scratch / f"tensorboard-{self._files:06d}.{suffix}"
+            path = scratch / f"{self._label}-{self._files:06d}.{suffix}"
             path.write_bytes(content)
             yield Artifact(event.time_ns, f"{point.tag}/{event.step}.{suffix}", str(path), event.step, media_type)
 
