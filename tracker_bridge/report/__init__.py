@@ -5,6 +5,7 @@ until a picture is asked for.
 """
 
 from tracker_bridge.report._diagnose import Line, diagnosis, story_lines, verdict
+from tracker_bridge.report._html import render_report, write_report
 from tracker_bridge.report._story import SEVERITIES, Model, Series, Story, read_story
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "Story",
     "diagnosis",
     "read_story",
+    "render_report",
     "story_lines",
     "verdict",
+    "write_report",
 ]
