@@ -20,6 +20,12 @@ def waiting(path: Path) -> int:
     return int(found[0]) if found else 0
 
 
+def submitted(path: Path) -> int:
+    """The last operation that a server has received, acknowledged or not. Raises `sqlite3.Error`."""
+    found = _ask(path, "SELECT COALESCE(MAX(sequence_id), 0) FROM run_operation_submission")
+    return int(found[0]) if found else 0
+
+
 def _ask(path: Path, query: str) -> tuple[int, ...] | None:
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=10.0)) as connection:
         row: tuple[int, ...] | None = connection.execute(query).fetchone()

@@ -141,17 +141,24 @@ def send(path: Path, token: str, stall: float) -> int:
     runner = SyncRunner(api_token=token, run_log_file=path)
     with quiet_start():
         runner.start()
-    best, since = database.waiting(path), time.monotonic()
     try:
-        while best and alive(runner) and time.monotonic() - since < stall:
-            time.sleep(0.05)
-            waiting = database.waiting(path)
-            if waiting < best:
-                best, since = waiting, time.monotonic()
+        wait_until_sent(path, runner, stall)
     finally:
         kill(runner)
         runner.stop(timeout=1.0)
     return database.waiting(path) if path.exists() else 0
+
+
+def wait_until_sent(path: Path, run: Any, stall: float) -> None:
+    """Wait until nothing waits, the upload process is gone, or a server has taken nothing for `stall` s."""
+    last, since = (-1, -1), time.monotonic()
+    while alive(run) and time.monotonic() - since < stall:
+        now = database.waiting(path), database.submitted(path)
+        if now[0] == 0:
+            return
+        if now != last:
+            last, since = now, time.monotonic()
+        time.sleep(0.05)
 
 
 def remove(path: Path) -> None:

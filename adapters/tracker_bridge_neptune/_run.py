@@ -214,7 +214,7 @@ class RunWriter:
         run, path = self._run, self._database
         assert path is not None
         if self._mode == "async":
-            self._wait_for_server()
+            self._wait_for_server(path)
         left = self._waiting()
         self._file.save(self._ledger)
         process.close(run, self._at_exit)
@@ -226,13 +226,11 @@ class RunWriter:
         if self._mode == "async" and left:
             raise RetryLater(_kept(left, path))
 
-    def _wait_for_server(self) -> None:
-        best, since = self._waiting(), time.monotonic()
-        while best and process.alive(self._run) and self._trouble is None and time.monotonic() - since < CLOSE_STALL:
-            time.sleep(0.05)
-            waiting = self._waiting()
-            if waiting < best:
-                best, since = waiting, time.monotonic()
+    def _wait_for_server(self, path: Path) -> None:
+        try:
+            process.wait_until_sent(path, self._run, CLOSE_STALL)
+        except sqlite3.Error as error:
+            raise RetryLater(f"Neptune's local database cannot be read: {path}: {error}") from error
 
     def _restart(self) -> None:
         """The SDK's process has given up, for good; its database is sent by another one."""
