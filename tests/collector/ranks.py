@@ -417,6 +417,40 @@ def pipeline_stages() -> dict[str, Any]:
 
 
 @case(2)
+def more_kinds_of_sharded_layers() -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    for name, build in (("adamw", torch.optim.AdamW), ("rmsprop", torch.optim.RMSprop)):
+        model, whole = sharded(), net()
+        seen: list[GradientNorms] = []
+        collector = GradientNormCollector(
+            model, sink=seen.append, parameter_norms=True, update_ratio=True, zero_fraction=True
+        )
+        optimizer = build(model.parameters(), lr=0.01)
+        collector.attach(optimizer)
+        reference = build(whole.parameters(), lr=0.01)
+        backward(model, dist.get_rank())
+        torch.stack([whole(batch(rank)).pow(2).mean() for rank in range(2)]).mean().backward()
+        before = {n: p.detach().clone() for n, p in whole.named_parameters()}
+        collectives = counted(optimizer.step)
+        reference.step()
+        ratio = {
+            n: float((p.detach() - before[n]).double().norm() / before[n].double().norm())
+            for n, p in whole.named_parameters()
+            if p.grad is not None and before[n].any()
+        }
+        sizes = {n: float(b.norm()) for n, b in before.items() if b.any()}
+        found = {n.kind: dict(n.layers) for n in seen}
+        results[name] = {
+            "ratio": apart(found["update_ratio"], ratio),
+            "parameters": apart({n: v for n, v in found["parameters"].items() if v}, sizes),
+            "zeros": set(found["zero_fraction"].values()) == {0.0},
+            "collectives": collectives,
+            "faults": collector.faults,
+        }
+    return results
+
+
+@case(2)
 def fsdp1_is_refused() -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -200,6 +200,17 @@ def test_pipeline_stages_have_their_own_names(two: Results) -> None:
     assert first["collectives"] == second["collectives"] == 0
 
 
+def test_more_kinds_of_sharded_layers(two: Results) -> None:
+    """Parameter norms, update ratios and zero fractions of shards are those of the whole; one collective each."""
+    for rank in two("more_kinds_of_sharded_layers"):
+        for result in rank.values():
+            assert result["ratio"] < 1e-3
+            assert result["parameters"] < 1e-6
+            assert result["zeros"]
+            assert result["collectives"] == 5  # gradients, parameters, zeros; parameters and updates of the ratio
+            assert not result["faults"]
+
+
 def test_fsdp1_is_refused_clearly(two: Results) -> None:
     """Flat-parameter FSDP is an error that names the way out."""
     for rank in two("fsdp1_is_refused"):

@@ -45,11 +45,14 @@ _PLAIN = frozenset({Tensor, nn.Parameter, type(None)})
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    """What was kept from before an optimizer step: copies of shards by slot, where needed, and parameter norms."""
+    """What was kept from before an optimizer step: copies of shards by slot, where needed, and parameter norms.
+
+    `copies` None: they could not be made. The collectives that other processes wait for take place all the same.
+    """
 
     step: Step
     turn: int
-    copies: dict[int, Tensor]
+    copies: dict[int, Tensor] | None
     parameters: Measurement
 
 
@@ -417,7 +420,10 @@ class GradientNormCollector:
             self.fault(fault)  # this process must take part in the collective all the same
         clip = self._take_note(attachment)
         changed, differs = self._tampered(attachment)
-        measurement = self._on_its_way(plan, local, self.norm_type).but(
+        measurement = self._on_its_way(
+            plan,
+            local,
+            self.norm_type,
             scales=() if scale is None else (copy_to_host([scale], self._pool),),
             clip=clip,
             post_clip=clip is None and changed,
@@ -427,7 +433,17 @@ class GradientNormCollector:
         self._measure_more(held, plan, flat, turn, scale)
         return held
 
-    def _on_its_way(self, plan: Plan, local: Measured | None, norm_type: float) -> Measurement:
+    def _on_its_way(
+        self,
+        plan: Plan,
+        local: Measured | None,
+        norm_type: float,
+        *,
+        scales: tuple[HostCopy, ...] = (),
+        clip: Clip | None = None,
+        post_clip: bool = False,
+        differs: tuple[HostCopy, ...] = (),
+    ) -> Measurement:
         """Add up over processes what each has measured (None: this one could not), and start it to the host."""
         powers = [] if plan.sharding is None else reduce_norms(plan.sharding, local, norm_type, self._pool)
         measured = local or Measured(np.zeros(len(plan.slots)), np.zeros(len(plan.slots), dtype=np.bool_))
@@ -437,6 +453,10 @@ class GradientNormCollector:
             norm_type=norm_type,
             waiting=tuple((at, copy_to_host([vector], self._pool)) for at, vector in measured.waiting),
             powers=tuple((at, copy_to_host([vector], self._pool)) for at, vector in powers),
+            scales=scales,
+            clip=clip,
+            post_clip=post_clip,
+            differs=differs,
             partial=self._rotate > 1,
         )
 
@@ -495,15 +515,26 @@ class GradientNormCollector:
                 flat = flat_parameters(self._model)
                 plan = self._plan_for(attachment, flat)
                 turn = int(step // self.every_n_steps) % self._rotate
-                owners = group_of(attachment.optimizers)
-                copies: dict[int, Tensor] = {}
-                for slot in plan.turns[turn]:
-                    p = flat[plan.slots[slot]]
-                    if p is not None and id(p) in owners and needs_copy(p, *owners[id(p)]):
-                        copies[slot] = local_part(p.detach()).clone()
+                copies = self._copies(attachment, plan, flat, turn)
                 self._updating[attachment] = _Update(step, turn, copies, self._parameters(plan, flat, turn))
         except Exception as error:
             self.fault(error)
+
+    def _copies(
+        self, attachment: Attachment, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int
+    ) -> dict[int, Tensor] | None:
+        """Copies of this process's part of the parameters whose update cannot be told otherwise; None if it fails."""
+        try:
+            owners = group_of(attachment.optimizers)
+            mine = [(slot, flat[plan.slots[slot]]) for slot in plan.turns[turn]]
+            return {
+                slot: local_part(p.detach()).clone()
+                for slot, p in mine
+                if p is not None and id(p) in owners and needs_copy(p, *owners[id(p)])
+            }
+        except Exception as error:
+            self.fault(error)
+            return None
 
     def after_update(self, attachment: Attachment, found_inf: Tensor | None) -> None:
         """Record how large the update was beside each parameter."""
@@ -514,26 +545,33 @@ class GradientNormCollector:
             with torch.no_grad():
                 flat = flat_parameters(self._model)
                 plan = self._plan_for(attachment, flat)
-                owners = group_of(attachment.optimizers)
-                parts: list[Measured | None] = [None] * len(plan.slots)
-                for slot in plan.turns[update.turn]:
-                    p = flat[plan.slots[slot]]
-                    if p is not None and id(p) in owners:
-                        added = update_of(p, *owners[id(p)], update.copies.get(slot))
-                        parts[slot] = None if added is None else Meter(self.norm_type).measure([added])
-                over = self._on_its_way(plan, joined(parts), self.norm_type)
+                over = self._on_its_way(plan, self._updates_here(attachment, plan, flat, update), self.norm_type)
                 if found_inf is not None:
                     over = over.but(found_inf=copy_to_host([found_inf], self._pool))
-                self._give(
-                    GradientNorms(
-                        update.step,
-                        time.time_ns(),
-                        self._beside(plan.table, "update_ratio"),
-                        Ratio(over, update.parameters),
-                    )
-                )
+                table = self._beside(plan.table, "update_ratio")
+                self._give(GradientNorms(update.step, time.time_ns(), table, Ratio(over, update.parameters)))
         except Exception as error:
             self.fault(error)
+
+    def _updates_here(
+        self, attachment: Attachment, plan: Plan, flat: Sequence[nn.Parameter | None], update: _Update
+    ) -> Measured | None:
+        """The norm of what was added to this process's part of each parameter, one after another; None if it fails."""
+        if update.copies is None:
+            return None
+        try:
+            owners = group_of(attachment.optimizers)
+            parts: list[Measured | None] = [None] * len(plan.slots)
+            for slot in plan.turns[update.turn]:
+                p = flat[plan.slots[slot]]
+                gradient = None if p is None or id(p) not in owners else (self._gradient_of or _gradient)(p)
+                if p is not None and gradient is not None:
+                    added = update_of(p, gradient, *owners[id(p)], update.copies.get(slot))
+                    parts[slot] = Meter(self.norm_type).measure([added])
+            return joined(parts)
+        except Exception as error:
+            self.fault(error)
+            return None
 
     # Activations --------------------------------------------------------------------------------------------------
 
@@ -566,18 +604,22 @@ class GradientNormCollector:
         """What this process measures by itself, or why it cannot; neither if the plan has to be made again."""
         try:
             gradients = self._gradients(plan, flat, turn)
-            if plan.froze(flat, gradients):
-                return None, None
             if plan.sharding is not None:
+                if plan.froze(flat):
+                    return None, None
                 sharding = plan.sharding
                 gradients = [local_gradient(sharding, at, gradient) for at, gradient in enumerate(gradients)]
-            return plan.meters[turn].measure(gradients), None
+            measured = plan.meters[turn].measure(gradients)
+            if plan.sharding is None and not measured.present.all() and plan.froze(flat):
+                return None, None
+            return measured, None
         except Exception as error:
             return None, error
 
     def _gradients(self, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int) -> list[Tensor | None]:
         """The gradient of each slot of `plan`; None where there is none, or where it is not the slot's turn."""
-        parameters: list[nn.Parameter] = [flat[i] for i in plan.slots]  # type: ignore[misc]
+        parameters: list[nn.Parameter]
+        parameters = flat if plan.everything else [flat[i] for i in plan.slots]  # type: ignore[misc, assignment]
         found: list[Tensor | None]
         if self._rotate > 1:
             found = [None] * len(parameters)
@@ -685,11 +727,9 @@ class GradientNormCollector:
                 if watch is not None:
                     watch.disarm()
                 return
-            flat = flat_parameters(self._model)
-            slots = self._plan_for(attachment, flat).slots
-            if slots and self._gradient_of is None:
-                ends = [p for index in dict.fromkeys((slots[0], slots[-1])) if (p := flat[index]) is not None]
-                self._tamper.setdefault(attachment, TamperWatch()).arm(ends)
+            if self._gradient_of is None:
+                plan = self._plans.get(attachment) or self._plan_for(attachment, flat_parameters(self._model))
+                self._tamper.setdefault(attachment, TamperWatch()).arm(plan.ends())
         except Exception as error:
             self.fault(error)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 
 import numpy as np
 import numpy.typing as npt
@@ -131,19 +131,20 @@ class _LayoutChanged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Bucket:
-    """Tensors of one shape that are stacked: where they are, piece by piece, and the scratch for it."""
+    """Tensors of one shape that are stacked, piece by piece."""
 
     shape: torch.Size
-    pieces: tuple[tuple[list[int], Tensor, Tensor, Tensor], ...]  # positions, stacked, the same as rows, norms
+    pieces: tuple[tuple[Callable[[Sequence[Tensor | None]], Sequence[Tensor | None]], Tensor, Tensor, Tensor], ...]
+    """How to pick its members, where they are stacked, the same place as rows, where their norms go."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Large:
-    """One tensor that is measured in rows: how to cut it, and where the norms of its rows go."""
+    """One tensor that is measured in rows: how (None: it is a view of whole rows), and where their norms go."""
 
     position: int
     shape: torch.Size
-    rows: Callable[[Tensor, Tensor], None]
+    rows: Callable[[Tensor, Tensor], None] | None
     out: Tensor
 
 
@@ -237,8 +238,8 @@ class _DenseCpu:
         """Write the norm of each of this group's tensors to its position in `values`."""
         ordinal = self._norm_type
         for bucket in self._buckets:
-            for positions, stacked, rows, out in bucket.pieces:
-                members = [tensors[i] for i in positions]
+            for pick, stacked, rows, out in bucket.pieces:
+                members = pick(tensors)
                 if _there(members[0]).shape != bucket.shape:
                     raise _LayoutChanged
                 torch.stack(members, out=stacked)  # type: ignore[arg-type]
@@ -247,11 +248,15 @@ class _DenseCpu:
             members = [tensors[i] for i in self._single]
             norms = torch._foreach_norm(members, ordinal, dtype=self._dtype)  # type: ignore[arg-type]
             torch.stack(norms, out=self._single_out)
+        norm = torch.linalg.vector_norm
         for item in self._large:
             tensor = _there(tensors[item.position])
             if tensor.shape != item.shape:
                 raise _LayoutChanged
-            item.rows(tensor, item.out)
+            if item.rows is None:
+                norm(tensor.view(-1, _ROW), ordinal, 1, out=item.out)
+            else:
+                item.rows(tensor, item.out)
         found = self._combined()
         if self._norm_type == 0.0:
             values[self._order] = found
@@ -293,19 +298,26 @@ class _DenseCpu:
             stacked = space[: len(positions)]
             out = self._scratch[len(order) : len(order) + len(positions)]
             order.extend(positions)
-            pieces.append((positions, stacked, stacked.view(len(positions), -1), out))
+            pieces.append((_picker(positions), stacked, stacked.view(len(positions), -1), out))
         return _Bucket(shape, tuple(pieces))
 
 
-def _rows(tensor: Tensor, norm_type: float, dtype: torch.dtype) -> tuple[int, Callable[[Tensor, Tensor], None]]:
-    """How to cut a large tensor into rows: their number, and the function that measures them into `out`."""
+def _picker(positions: list[int]) -> Callable[[Sequence[Tensor | None]], Sequence[Tensor | None]]:
+    """What picks some positions of a list, as a slice where they are evenly spaced."""
+    step = positions[1] - positions[0] if len(positions) > 1 else 1
+    if step > 0 and positions == list(range(positions[0], positions[-1] + 1, step)):
+        return itemgetter(slice(positions[0], positions[-1] + 1, step))
+    return itemgetter(*positions)
+
+
+def _rows(tensor: Tensor, norm_type: float, dtype: torch.dtype) -> tuple[int, Callable[[Tensor, Tensor], None] | None]:
+    """How to cut a large tensor into rows: their number, and the function that measures them into `out`.
+
+    None instead of a function for what most tensors are: contiguous, of the dtype of `out`, and whole rows long.
+    """
     numel = tensor.numel()
-    if tensor.is_contiguous() and numel % _ROW == 0:
-
-        def by_row(g: Tensor, out: Tensor) -> None:
-            torch.linalg.vector_norm(g.view(-1, _ROW), norm_type, 1, dtype=dtype, out=out)
-
-        return numel // _ROW, by_row
+    if tensor.is_contiguous() and numel % _ROW == 0 and tensor.dtype == dtype:
+        return numel // _ROW, None
 
     order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
     head = numel - numel % _ROW

@@ -114,14 +114,14 @@ class Ratio:
         return self.over.copies() + self.under.copies()
 
     def finished(self) -> Finished:
-        """All numbers: 0 where nothing was updated (a skipped step updates nothing), infinite over a zero parameter."""
+        """All numbers: 0 for a skipped step, absent over a parameter that is 0 (a new bias), which has no ratio."""
         over, under = finish(self.over), finish(self.under)
-        with np.errstate(all="ignore"):
-            values = np.where(over.values == 0.0, 0.0, over.values / under.values)
-        total = over.total / under.total if over.total and under.total else over.total
+        present = over.present & under.present & (under.values != 0.0)
+        values = np.divide(over.values, under.values, out=np.zeros_like(over.values), where=present)
+        total = over.total / under.total if over.total is not None and under.total else None
         if over.skipped:
             values, total = np.zeros_like(values), 0.0
-        return replace(over, values=values, present=over.present & under.present, total=total)
+        return replace(over, values=values, present=present, total=total)
 
 
 @dataclass(frozen=True, slots=True)

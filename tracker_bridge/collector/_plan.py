@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor, nn
+from torch import nn
 
 from tracker_bridge.collector._distributed import Groups, Sharding, sharding_of
 from tracker_bridge.collector._measure import Meter
@@ -40,9 +40,9 @@ class Plan:
     """The chosen slots of one model, for the parameters that one optimizer (or group of them) updates.
 
     `slots[i]` is the index in `flat_parameters(model)` of `table.names[i]`; `distinct` those of all parameters, in
-    the order of `model.parameters()`. `turns` are the positions in `slots` that are measured together, in turn, each
-    by its own meter; `others` are the meters of what is measured beside gradients. `clip_order` is kept from one
-    clipping of all parameters to the next.
+    the order of `model.parameters()`. `everything`: the slots are the flat list itself. `turns` are the positions in
+    `slots` that are measured together, in turn, each by its own meter; `others` are the meters of what is measured
+    beside gradients. `clip_order` is kept from one clipping of all parameters to the next.
     """
 
     slots: tuple[int, ...]
@@ -54,9 +54,11 @@ class Plan:
     frozen: tuple[int, ...]
     members: int
     sharding: Sharding | None
+    everything: bool
     others: dict[str, Meter] = field(default_factory=dict)
     clip_order: ClipOrder | None = None
     _stale: bool = False
+    _ends: list[weakref.ref[nn.Parameter]] = field(default_factory=list)
     _references: list[weakref.ref[nn.Parameter]] = field(default_factory=list)
 
     def fits(self, flat: Sequence[nn.Parameter | None], members: int) -> bool:
@@ -71,21 +73,24 @@ class Plan:
             and not any(p.requires_grad for i in self.frozen if (p := flat[i]) is not None)
         )
 
-    def froze(self, flat: Sequence[nn.Parameter | None], gradients: Sequence[Tensor | None]) -> bool:
-        """Whether a slot's parameter was frozen after planning.
+    def froze(self, flat: Sequence[nn.Parameter | None]) -> bool:
+        """Whether the parameter of some slot was frozen after planning.
 
-        Its gradient is missing then, so nothing else need be asked. Where processes must agree, each parameter is
-        asked, since a gradient may be missing on one process only.
+        Its gradient is missing then, so this need be asked only if one is; but always where processes must agree, since
+        a gradient may be missing on one of them only.
         """
-        doubtful = type(None) in set(map(type, gradients)) or self.sharding is not None
-        return doubtful and any(
-            (gradient is None or self.sharding is not None) and (p := flat[index]) is not None and not p.requires_grad
-            for index, gradient in zip(self.slots, gradients, strict=True)
-        )
+        return any((p := flat[index]) is not None and not p.requires_grad for index in self.slots)
 
     def watch(self, flat: Sequence[nn.Parameter | None]) -> None:
         """Become stale when a parameter is freed, lest another one at its address be taken for it."""
         self._references = [weakref.ref(p, self._freed) for p in flat if p is not None]
+        ends = dict.fromkeys(self.slots[:1] + self.slots[-1:])
+        self._ends = [weakref.ref(p) for index in ends if (p := flat[index]) is not None]
+
+    def ends(self) -> list[nn.Parameter]:
+        """The parameters of the first and the last slot, as far as they are alive."""
+        found = [reference() for reference in self._ends]
+        return [parameter for parameter in found if parameter is not None]
 
     def _freed(self, _reference: object) -> None:
         self._stale = True
@@ -130,6 +135,7 @@ def build_plan(
         ids=list(map(id, flat)),
         frozen=tuple(i for i, p in enumerate(flat) if p is not None and not p.requires_grad),
         members=members,
+        everything=[c.parameter.index for c in chosen] == list(range(len(flat))),
         sharding=sharding_of([c.parameter.parameter for c in chosen], groups),
     )
     plan.watch(flat)

@@ -25,7 +25,7 @@ class Changes:
 
 
 class TamperWatch:
-    """Watches the gradients of a few parameters from `arm` to `changes`; one that takes part in backward is enough."""
+    """Watches the gradients of a few parameters from `arm` to `disarm`; one that takes part in backward is enough."""
 
     def __init__(self) -> None:
         self._armed: list[tuple[weakref.ref[nn.Parameter], Callable[[], None]]] = []
@@ -34,7 +34,8 @@ class TamperWatch:
 
     def arm(self, parameters: Sequence[nn.Parameter]) -> None:
         """Start to watch; what was watched before no longer is."""
-        if self._armed and [reference() for reference, _ in self._armed] == list(parameters):
+        watched = [reference() for reference, _ in self._armed]
+        if len(watched) == len(parameters) and all(a is b for a, b in zip(watched, parameters, strict=True)):
             return
         self.disarm()
         for parameter in parameters:
@@ -49,7 +50,7 @@ class TamperWatch:
         self._samples.clear()
 
     def changes(self) -> Changes:
-        """What has happened to the gradients since backward; nothing if nothing is known. Disarms."""
+        """What has happened to the gradients since backward; nothing if nothing is known."""
         most, differs = 0, []
         for reference, _ in self._armed:
             parameter = reference()
@@ -61,7 +62,8 @@ class TamperWatch:
                 now, before = _sample(parameter.grad), self._samples[id(parameter)]
                 if now.shape == before.shape:
                     differs.append((now.ne(before) & ~(now.isnan() & before.isnan())).any())
-        self.disarm()
+        self._versions.clear()
+        self._samples.clear()
         return Changes(most, differs)
 
     def _accumulated(self, parameter: Tensor) -> None:

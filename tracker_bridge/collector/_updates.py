@@ -26,24 +26,22 @@ def needs_copy(parameter: Tensor, optimizer: Optimizer, group: dict[str, Any]) -
     if type(optimizer) in (Adam, AdamW):
         return bool(group.get("maximize", False))
     if type(optimizer) is SGD:
-        return bool(group["nesterov"] or group.get("maximize", False))
+        # Nesterov writes into the gradient, and the layout of a sharded gradient need not be the parameter's.
+        return bool(group["nesterov"] or group.get("maximize", False) or hasattr(parameter, "_local_tensor"))
     return True
 
 
-def update_of(parameter: Tensor, optimizer: Optimizer, group: dict[str, Any], before: Tensor | None) -> Tensor | None:
-    """What the step that has just been taken added to `parameter` (this process's shard of it).
-
-    None if the optimizer has done nothing to it.
-    """
+def update_of(
+    parameter: Tensor, gradient: Tensor, optimizer: Optimizer, group: dict[str, Any], before: Tensor | None
+) -> Tensor:
+    """What the step that has just been taken added to `parameter`, by `gradient`: this process's shard of it."""
     here = local(parameter.detach())
     if before is not None:
         return here - before
-    if parameter.grad is None:
-        return None
     state = optimizer.state.get(parameter, {})
     rate, decay = group["lr"], group["weight_decay"]
     if type(optimizer) is SGD:
-        moved: Tensor = local(state["momentum_buffer"] if group["momentum"] else parameter.grad.detach()) * rate
+        moved: Tensor = local(state["momentum_buffer"] if group["momentum"] else gradient.detach()) * rate
         # With momentum the decay is in the buffer; without, p_new = p (1 - lr decay) - lr grad.
         shrunk = bool(decay) and not group["momentum"]
     else:
