@@ -38,7 +38,6 @@ from tracker_bridge.adapter import (
     TextItem,
     param_text,
 )
-from tracker_bridge.records import Step
 from tracker_bridge_neptune import _database as database
 from tracker_bridge_neptune import _process as process
 from tracker_bridge_neptune._once import LedgerFile, Mark, Marker
@@ -52,6 +51,7 @@ from tracker_bridge_neptune._options import (
 )
 from tracker_bridge_neptune._values import (
     NAMES,
+    Step,
     clean,
     configs,
     cut_text,

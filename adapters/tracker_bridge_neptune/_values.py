@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
 import numpy.typing as npt
 
 from tracker_bridge.adapter import NameMap, NameRule, flatten_params, param_text
-from tracker_bridge.records import Step
 
+Step = Union[int, float]
 MAX_STEP = 10**12
 """Steps from 0 to below this (the SDK raises on others), in units of 1e-6."""
 MAX_TEXT = 256_000
