@@ -279,7 +279,14 @@ class _DenseCpu:
             return np.maximum.reduceat(wide, self._starts)
 
     def _again(self, tensors: Sequence[Tensor | None], found: Float64, suspects: npt.NDArray[np.intp]) -> None:
-        """Zeros and infinities are mostly real: one pass finds the largest magnitudes, and the rest is done scaled."""
+        """Zeros and infinities are mostly real: one pass finds the largest magnitudes, and the rest is done scaled.
+
+        A deep net whose gradients vanish has hundreds of suspects at each step, so stacked tensors are redone stacked.
+        """
+        if self._norm_type == 2.0 and self._dtype == torch.float32:
+            suspects = self._again_stacked(tensors, found, suspects)
+            if not len(suspects):
+                return
         members = [_there(tensors[self._order[i]]) for i in suspects]
         peaks = torch.stack(torch._foreach_norm(members, math.inf, dtype=self._dtype)).numpy()
         for index, tensor, peak in zip(suspects, members, peaks, strict=True):
@@ -287,6 +294,27 @@ class _DenseCpu:
                 found[index] = peak
             else:
                 found[index] = exact_norm(tensor, self._norm_type)
+
+    def _again_stacked(
+        self, tensors: Sequence[Tensor | None], found: Float64, suspects: npt.NDArray[np.intp]
+    ) -> npt.NDArray[np.intp]:
+        """Redo the pieces that hold suspects, each row scaled by a power of two (exact); returns what is left to do."""
+        begin = 0
+        for bucket in self._buckets:
+            for pick, stacked, rows, out in bucket.pieces:
+                end = begin + len(out)
+                first, last = np.searchsorted(suspects, (begin, end))
+                if first < last:
+                    torch.stack(pick(tensors), out=stacked)  # type: ignore[arg-type]
+                    peaks = torch.linalg.vector_norm(rows, math.inf, 1).numpy().astype(np.float64)
+                    usable = np.isfinite(peaks) & (peaks > 0)
+                    exponents = np.where(usable, np.minimum(-np.frexp(peaks)[1], 126), 0)
+                    rows.mul_(torch.from_numpy(np.ldexp(1.0, exponents).astype(np.float32)).unsqueeze(1))
+                    scaled = torch.linalg.vector_norm(rows, 2.0, 1).numpy().astype(np.float64)
+                    chosen = suspects[first:last] - begin
+                    found[begin + chosen] = np.where(usable, np.ldexp(scaled, -exponents), peaks)[chosen]
+                begin = end
+        return suspects[suspects >= begin]
 
     def _bucket(self, shape: torch.Size, members: Sequence[int], order: list[int]) -> _Bucket:
         most = _STACK_BYTES // self._dtype.itemsize if torch.get_num_threads() == 1 else _GRAIN - 1
