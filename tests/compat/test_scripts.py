@@ -40,12 +40,14 @@ backends:
   tensorboard: {log_dir: tensorboard}
   mlflow: {tracking_uri: "sqlite:///bridged.db"}
   wandb: {mode: offline, dir: wandb_logs}
-  neptune: {mode: offline, log_directory: neptune_logs}
+  neptune: {mode: offline, project: team/bridged, log_directory: neptune_logs}
 delivery: {close_timeout: 90}
 """
 AXES = {"val/*": "epoch"}
 """What `wandb_project.py` says with `define_metric`."""
-OURS = ("gradients/*", "summary/*", "*/non_finite", "global_step")
+MEDIA = ("image/*", "predictions/*")
+"""Of `wandb_tutorial.py`: what W&B notes of a picture and a table are no values that the script logs."""
+OURS = ("gradients/*", "summary/*", "*/non_finite", "global_step", *MEDIA)
 """Series that the bridge adds."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]

@@ -17,27 +17,19 @@ from tracker_bridge.compat import _core
 from tracker_bridge.compat._coverage import say_once
 from tracker_bridge.compat.mlflow import _runs
 from tracker_bridge.compat.mlflow._runs import Held
-from tracker_bridge.compat.mlflow.entities import Experiment, Run, RunData, RunInfo
+from tracker_bridge.compat.mlflow.entities import Experiment, Run
 from tracker_bridge.compat.mlflow.exceptions import MlflowException
 
 _MLFLOW_STATUS = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
 
 
 class ActiveRun(Run):
-    """A run that is active on this thread; as a context manager it ends itself."""
+    """A run that is active on this thread, as it was at this call; as a context manager it ends itself."""
 
     def __init__(self, held: Held) -> None:
+        now = held.as_run()
+        super().__init__(now.info, now.data)
         self._held = held
-
-    @property
-    def info(self) -> RunInfo:
-        """About the run."""
-        return self._held.info
-
-    @property
-    def data(self) -> RunData:
-        """What it holds now."""
-        return self._held.as_run().data
 
     def __enter__(self) -> ActiveRun:
         return self

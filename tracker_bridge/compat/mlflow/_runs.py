@@ -5,6 +5,7 @@ A run that ended is continued when it is logged to again, as MLflow lets it. Wha
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -57,7 +58,7 @@ class Held:
             dict(self.data.params),
             dict(self.data.tags),
         )
-        return Run(self.info, data)
+        return Run(dataclasses.replace(self.info), data)
 
     def log_metrics(self, values: Mapping[str, Any], step: Any, timestamp: Any, call: str) -> None:
         """Log values of one step; None: the number of values that the metric has had (MLflow puts all at 0)."""
