@@ -79,7 +79,8 @@ class GradientNormCollector:
             Of this process's batch; without micro-batches apart; nothing inside a compiled region.
         histogram_sink: called with a `GradientHistogram` of each chosen layer at each due step.
         histogram_bins: how many bins these have.
-        step: returns the number of the current step, instead of counting optimizer steps.
+        step: returns the number of the current step, instead of counting optimizer steps. It may be asked several
+            times a step.
         on_fault: called with each exception inside the collector, instead of one warning per kind.
 
     Raises:
@@ -153,7 +154,7 @@ class GradientNormCollector:
         if not _distributed():
             for message in unmatched(self._rules, named_parameters(model)):
                 warnings.warn(message, stacklevel=2)
-        self._watch_activations(self.due(0) is not None)
+        self._watch_activations(True)  # step 0 is due
 
     # What users call ----------------------------------------------------------------------------------------------
 

@@ -91,6 +91,8 @@ class Attachment:
         self.collected: int | None = None
         self.held: Held | None = None
         self._before = step
+        self._in_scaler = False
+        self._number: Step | None = None
         self._undo: list[Callable[[], None]] = []
         if scaler is not None:
             self._undo.append(watch_scaler(scaler, self))
@@ -153,9 +155,9 @@ class Attachment:
         return before_step
 
     def _hook(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        step = self._host.due(self.step)
+        step = self._number if self._in_scaler else self._host.due(self.step)
         result = None
-        if step is not None and self._open is not None:
+        if step is not None and self._in_scaler:
             self._found_inf = getattr(optimizer, "found_inf", None)
             self._before_update(step)
         elif step is not None:
@@ -215,7 +217,8 @@ class Attachment:
             return
         self._found_inf = None
         self._before = self.step
-        step = self._host.due(self.step)
+        self._in_scaler = True
+        step = self._number = self._host.due(self.step)
         if step is not None:
             try:
                 scale = scale_of(scaler, optimizer)
@@ -228,6 +231,7 @@ class Attachment:
         """Hand on what was measured; an unfused optimizer that was not called has skipped the step."""
         if not any(optimizer is own for own in self.optimizers[:1]):
             return
+        self._in_scaler = False
         skipped = self.step == self._before
         if skipped:
             self.step += 1
