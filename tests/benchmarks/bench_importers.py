@@ -212,13 +212,16 @@ def bench_neptune(steps: int) -> None:
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 PEAK = """
-import resource, sys
-from tracker_bridge.importers import discover, import_tree
-base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+import sys
+from tracker_bridge.importers import discover
+def peak():
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+base = peak()
 for run in discover(sys.argv[1], sys.argv[2]):
     for record in run.records():
         pass
-print(base, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(base, peak())
 """
 
 

@@ -233,7 +233,9 @@ def test_the_sorter_orders_more_points_than_it_holds(tmp_path: Path, monkeypatch
     from tracker_bridge.importers import _sorter
 
     monkeypatch.setattr(_sorter, "_PIECE", 1000)
-    monkeypatch.setattr(_sorter, "_BLOCK", 64)
+    monkeypatch.setattr(_sorter, "_MERGED", 64)
+    monkeypatch.setattr(_sorter, "_LEAST_BLOCK", 16)
+    monkeypatch.setattr(_sorter, "_ROWS", 7)
     rng = np.random.default_rng(0)
     times, steps = rng.integers(0, 50, 7000) * 10**6, rng.integers(-5, 20, 7000)
     names, values = rng.integers(0, 5, 7000), rng.random(7000)

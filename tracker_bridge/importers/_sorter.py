@@ -19,7 +19,9 @@ from tracker_bridge.records import Metrics, Step
 _MICRO = 1_000_000
 _POINT = np.dtype([("time", "<i8"), ("step", "<i8"), ("micro", "<i4"), ("name", "<i4"), ("value", "<f8")])
 _PIECE = 1 << 20
-_BLOCK = 1 << 15
+_MERGED = 1 << 17  # points held while merging, shared by all pieces
+_LEAST_BLOCK = 256
+_ROWS = 4096
 
 Points = npt.NDArray[np.void]
 
@@ -80,20 +82,29 @@ class PointSorter:
             return
         if self._held:
             self._spill()
-        readers = [np.load(piece, mmap_mode="r") for piece in self._pieces]
-        at = [0] * len(readers)
+        # Read, not mapped: pages of a mapping would count as memory of the process.
+        size = max(_LEAST_BLOCK, _MERGED // len(self._pieces))
+        at = [0] * len(self._pieces)
+        blocks: dict[int, Points] = {}
         while True:
-            open_readers = [index for index, reader in enumerate(readers) if at[index] < len(reader)]
-            if not open_readers:
+            for index, piece in enumerate(self._pieces):
+                if index not in blocks:
+                    block = np.fromfile(piece, dtype=_POINT, count=size, offset=at[index] * _POINT.itemsize)
+                    if len(block):
+                        blocks[index] = block
+            if not blocks:
                 return
-            blocks = {index: readers[index][at[index] : at[index] + _BLOCK] for index in open_readers}
             # Up to the smallest last key of the blocks, nothing smaller can still come.
             cut = min(_key(block[-1]) for block in blocks.values())
             parts = []
-            for index, block in blocks.items():
+            for index, block in list(blocks.items()):
                 taken = _not_above(block, cut)
-                parts.append(np.array(block[:taken]))
+                parts.append(block[:taken])
                 at[index] += taken
+                if taken == len(block):
+                    del blocks[index]
+                else:
+                    blocks[index] = block[taken:]
             merged = np.concatenate(parts)
             yield merged[_order(merged)]
 
@@ -103,8 +114,8 @@ class PointSorter:
         return points[_order(points)]
 
     def _spill(self) -> None:
-        path = Path(self._folder.name, f"{len(self._pieces):06d}.npy")
-        np.save(path, self._take())
+        path = Path(self._folder.name, f"{len(self._pieces):06d}")
+        self._take().tofile(path)
         self._pieces.append(path)
 
     def _records(self, points: Points) -> Iterator[Metrics]:
@@ -112,19 +123,31 @@ class PointSorter:
             return
         time, step, micro = points["time"], points["step"], points["micro"]
         starts = np.flatnonzero((np.diff(time) != 0) | (np.diff(step) != 0) | (np.diff(micro) != 0)) + 1
-        lows = [0, *starts.tolist()]
-        names = [self._names[number] for number in points["name"].tolist()]
-        values = points["value"].tolist()
-        keys = zip(time[lows].tolist(), step[lows].tolist(), micro[lows].tolist(), strict=True)
-        for low, high, (time_ns, whole, part) in zip(lows, [*starts.tolist(), len(points)], keys, strict=True):
-            at: Step = (whole * _MICRO + part) / _MICRO if part else whole
-            row: dict[str, float] = {}
-            for name, value in zip(names[low:high], values[low:high], strict=True):
-                if name in row:
-                    yield Metrics(time_ns, at, row)
-                    row = {}
-                row[name] = value
+        lows = np.concatenate(([0], starts))
+        highs = np.append(starts, len(points))
+        # As Python objects a point is many times as large, so only some rows at a time become that.
+        for first in range(0, len(lows), _ROWS):
+            part = slice(int(lows[first]), int(highs[min(first + _ROWS, len(highs)) - 1]))
+            names = [self._names[number] for number in points["name"][part].tolist()]
+            values = points["value"][part].tolist()
+            group = slice(first, first + _ROWS)
+            at = lows[group]
+            keys = zip(time[at].tolist(), step[at].tolist(), micro[at].tolist(), strict=True)
+            bounds = zip((at - part.start).tolist(), (highs[group] - part.start).tolist(), keys, strict=True)
+            for low, high, (time_ns, whole, fraction) in bounds:
+                yield from _rows(time_ns, whole, fraction, names[low:high], values[low:high])
+
+
+def _rows(time_ns: int, whole: int, fraction: int, names: list[str], values: list[float]) -> Iterator[Metrics]:
+    """One row; another one from where a name comes again."""
+    at: Step = (whole * _MICRO + fraction) / _MICRO if fraction else whole
+    row: dict[str, float] = {}
+    for name, value in zip(names, values, strict=True):
+        if name in row:
             yield Metrics(time_ns, at, row)
+            row = {}
+        row[name] = value
+    yield Metrics(time_ns, at, row)
 
 
 def _order(points: Points) -> npt.NDArray[np.intp]:

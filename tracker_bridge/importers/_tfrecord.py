@@ -21,7 +21,7 @@ from tracker_bridge.importers._model import Damage, Reading
 MAX_RECORD = 256 << 20
 """A larger record is damage; summaries are a few megabytes at most, and protobuf itself ends at 2 GiB."""
 
-_BLOCK = 4 << 20
+_BLOCK = 1 << 20
 _HEADER = 12
 _FOOTER = 4
 _TORN = "last record of a file, cut off"
