@@ -169,3 +169,27 @@ run.log({"own": 2})
     assert set(runs) == {"both"}
     assert scripts.metrics(runs["both"], "tb") == [(5, 1.0)]
     assert scripts.metrics(runs["both"], "own") == [(0, 2.0)]
+
+
+def test_summaries_of_frameworks_reach_the_run(tmp_path: Path) -> None:
+    """What Lightning's logger hands to the file writer itself: hparams and scalars; other protos are reported."""
+    runs = run_script(
+        tmp_path,
+        """
+from tracker_bridge.compat.tensorboard.summary import hparams, scalar
+w = SummaryWriter("x")
+for one in hparams({"lr": 0.1}, {"hp_metric": -1}):
+    w._get_file_writer().add_summary(one)
+w.file_writer.add_summary(scalar("s", 2.0), 3)
+w.file_writer.add_event(object())
+try:
+    from tracker_bridge.compat.tensorboard.summary import image
+    image("x", None)
+except NotImplementedError as error:
+    print(error)
+""",
+    )
+    assert [line["params"] for line in scripts.lines(runs["x"]) if "params" in line] == [{"lr": 0.1}]
+    assert scripts.metrics(runs["x"], "s") == [(3, 2.0)]
+    assert "file_writer: event protos are not translated" in (tmp_path / "stderr").read_text()
+    assert "has no meaning here" in (tmp_path / "stdout").read_text()

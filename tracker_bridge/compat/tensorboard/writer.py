@@ -10,6 +10,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -26,8 +27,16 @@ _HPARAM_TYPES = (bool, int, float, str)
 _default_bins: np.typing.NDArray[np.float64] | None = None
 
 
+@dataclass(frozen=True)
+class MadeSummary:
+    """What `summary.scalar` and `summary.hparams` make: numbers and params on their way to a file writer."""
+
+    scalars: Mapping[str, Any] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
 class FileWriter:
-    """Stands where a `SummaryWriter` has its event file; what is written to it directly is reported and left out."""
+    """Stands where a `SummaryWriter` has its event file. Event protos are reported and left out."""
 
     def __init__(self, log_dir: str, writer: SummaryWriter | None = None) -> None:
         self._log_dir, self._writer = log_dir, writer
@@ -40,7 +49,18 @@ class FileWriter:
         if self._writer is not None:
             self._writer._session.coverage.leave_out("file_writer", "event protos are not translated")
 
-    add_event = add_summary = add_graph = add_onnx_graph = _leave_out
+    add_event = add_graph = add_onnx_graph = _leave_out
+
+    def add_summary(self, summary: Any, global_step: Any = None, walltime: float | None = None) -> None:
+        """Log what `summary.scalar` or `summary.hparams` made, as Lightning's logger does."""
+        if not isinstance(summary, MadeSummary):
+            self._leave_out()
+        elif self._writer is not None:
+            for tag, value in summary.scalars.items():
+                self._writer.add_scalar(tag, value, global_step, walltime)
+            if summary.params:
+                self._writer._session.run.log_params(summary.params)
+                self._writer._session.coverage.translate("summary.hparams")
 
     def flush(self) -> None:
         """Nothing waits to be flushed."""

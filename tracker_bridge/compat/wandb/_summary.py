@@ -7,6 +7,8 @@ from typing import Any
 
 __all__ = ["Summary"]
 
+_PLAIN = (int, float, str)
+
 
 class Summary:
     """Reads give the last logged or set value; a set value is logged under `summary/<name>`."""
@@ -16,10 +18,16 @@ class Summary:
         object.__setattr__(self, "_log", log or (lambda _: None))
 
     def seen(self, values: Mapping[str, Any]) -> None:
-        """Take note of logged values. A tensor is kept without its graph, and is not read."""
+        """Take note of logged numbers and texts. A tensor is kept without its graph, and is not read."""
         items = self._items
         for name, value in values.items():
-            items[name] = value.detach() if hasattr(value, "detach") else value
+            if isinstance(value, _PLAIN):
+                items[name] = value
+            elif hasattr(value, "detach"):
+                if value.numel() == 1:
+                    items[name] = value.detach()
+            elif getattr(value, "size", None) == 1:
+                items[name] = value
 
     def __repr__(self) -> str:
         return str(self._items)
