@@ -14,6 +14,8 @@ import base64
 import binascii
 import json
 import os
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tracker_bridge.adapter import (
@@ -54,6 +56,7 @@ class NeptuneAdapter(Adapter[NeptuneOptions]):
     requires = (Requirement("neptune_scale", "tracker-bridge[neptune]"),)
 
     _writer: RunWriter | None = None
+    _refused: Mapping[str, int] = MappingProxyType({})
 
     def open(self, run: RunInfo) -> Opened:
         """Begin a database for the run; first send what earlier ones still hold. Raises `RetryLater`, `ValueError`."""
@@ -73,10 +76,20 @@ class NeptuneAdapter(Adapter[NeptuneOptions]):
         """Raises `RetryLater` while a server takes nothing; otherwise what was written is already on disk."""
         self._open_writer().flush()
 
+    def refused(self) -> Mapping[str, int]:
+        """What a server answered about data that it had been sent, by the SDK's name of the error."""
+        if self._writer is not None:
+            from tracker_bridge_neptune._process import FATAL
+
+            counts = self._writer.refused.items()
+            self._refused = {f"Neptune: {kind}": count for kind, count in counts if kind not in FATAL}
+        return self._refused
+
     def close(self, status: str | None) -> None:
         """End the run. Raises `RetryLater` naming the database if a server has not taken everything."""
         if self._writer is not None:
             self._writer.close(status)
+            self.refused()
             self._writer = None
 
     def server(self) -> str | None:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pytest
-
 from tracker_bridge.adapter import flatten_params
 from tracker_bridge.builtin import JsonlAdapter
 from tracker_bridge.builtin._jsonl import read_lines
@@ -19,14 +17,6 @@ class TestJsonl(AdapterTests):
 
     adapter_type = JsonlAdapter
     context: ClassVar = ()
-
-    @pytest.mark.xfail(reason="jsonl writes no line with the originals of renamed series")
-    def test_names(self) -> None:
-        super().test_names()
-
-    @pytest.mark.xfail(reason="jsonl writes params that are not finite as null")
-    def test_params_that_are_not_finite(self) -> None:
-        super().test_params_that_are_not_finite()
 
     def options(self) -> Mapping[str, Any]:
         return {"path": str(self.place / "{run_id}.jsonl")}

@@ -288,3 +288,21 @@ def test_identity_is_given_back_when_a_run_goes_on(paths: RunPaths) -> None:
     assert again.info is not None
     assert again.info.ids == {"id": "t1"}
     assert again.steps == [99]
+
+
+class LearnsLater(Tracker):
+    """Its server refuses things after `write` has returned; it counts anew when it is opened anew."""
+
+    def write(self, batch: Batch) -> None:
+        if self.opened == 1 and len(self.steps) >= 10:
+            raise ConnectionResetError("the SDK's own process is gone")
+        super().write(batch)
+
+    def refused(self) -> dict[str, int]:
+        return {"SERIES_STEP_NON_INCREASING": len(self.steps) // 10} if self.opened == 1 else {"OTHER": 1}
+
+
+def test_what_a_tracker_refuses_afterwards_is_counted(paths: RunPaths) -> None:
+    """Refusals that an SDK learns of later are among the drops, also across a fresh start of the adapter."""
+    state = deliver_once(paths.root, backend="t", adapter=LearnsLater())
+    assert state.dropped == {"SERIES_STEP_NON_INCREASING": 1, "OTHER": 1}

@@ -16,8 +16,7 @@ class NameRule:
     `allowed` is a regular-expression character class for the characters kept (the default keeps everything that is
     not a control character or a lone surrogate); every other character becomes an underscore. `path` says that the
     name must be a clean relative path (no leading, trailing or doubled slash, no `.` or `..` part). `max_length` is
-    counted in `unit`. `reserved` lists regular expressions of names that the tracker uses itself. `exclusive_prefixes`
-    says that `a` and `a/b` cannot both exist.
+    counted in `unit`. `reserved` lists regular expressions of names that the tracker uses itself.
     """
 
     allowed: str = r"[^\x00-\x1f\x7f\ud800-\udfff]"
@@ -25,7 +24,6 @@ class NameRule:
     unit: Literal["characters", "bytes"] = "characters"
     path: bool = False
     reserved: tuple[str, ...] = ()
-    exclusive_prefixes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

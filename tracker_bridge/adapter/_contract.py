@@ -96,6 +96,13 @@ class Adapter(abc.ABC, Generic[OptionsT]):
         """
         return None
 
+    def refused(self) -> Mapping[str, int]:
+        """Values that the tracker refused after `write` had handed them over, by reason, counted since `open`.
+
+        For SDKs that learn of a refusal later; they appear among the backend's drops.
+        """
+        return {}
+
     def flush(self) -> None:
         """Make what was written durable in the tracker as far as it can; the cursor moves after this returns."""
 

@@ -8,8 +8,17 @@ from typing import Any
 
 
 def flatten_params(params: Mapping[str, Any], separator: str = "/") -> dict[str, Any]:
-    """Nested mappings flattened to one level; lists and scalars stay. Empty mappings stay as `{}`."""
-    return dict(_walk(params, "", separator))
+    """Nested mappings flattened to one level; lists and scalars stay. Empty mappings stay as `{}`.
+
+    Two keys that meet (`{"a/b": 1, "a": {"b": 2}}`) stay two: the later one gets a number, `a/b (2)`.
+    """
+    flat: dict[str, Any] = {}
+    for path, value in _walk(params, "", separator):
+        free, number = path, 2
+        while free in flat:
+            free, number = f"{path} ({number})", number + 1
+        flat[free] = value
+    return flat
 
 
 def param_text(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
@@ -38,6 +39,8 @@ class JsonlOptions(Options, frozen=True, kw_only=True):
 class JsonlAdapter(Adapter[JsonlOptions]):
     """Writes lines of the forms `{"step", "time_ns", "metrics"}`, `{"params"}`, `{"tags"}`, `{"status"}` and so on.
 
+    `{"renamed"}` gives the originals of names that had to be changed.
+
     Each has the journal's `sequence`; lines that an earlier delivery had written already are not written again.
     """
 
@@ -60,6 +63,8 @@ class JsonlAdapter(Adapter[JsonlOptions]):
 
     def write(self, batch: Batch) -> None:
         """Append the batch."""
+        if batch.renamed:
+            self._line({"renamed": batch.renamed})
         for item in batch.items:
             if item.sequence > self._written:
                 self._line(_plain(item))
@@ -100,7 +105,7 @@ def _plain(item: Item) -> dict[str, Any]:
             "metrics": dict(zip(item.names, map(_number, item.values.tolist()), strict=True)),
         }
     if isinstance(item, ParamsItem):
-        return head | {"params": item.params}
+        return head | {"params": _finite(item.params)}
     if isinstance(item, TagsItem):
         return head | {"tags": dict(item.now)}
     if isinstance(item, TextItem):
@@ -112,6 +117,14 @@ def _plain(item: Item) -> dict[str, Any]:
         return head | {"step": item.step, "histogram": {item.name: shape}}
     assert isinstance(item, AlertItem)
     return head | {"step": item.step, "alert": {"rule": item.rule, "title": item.title, "text": item.text}}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return _number(value)
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, (list, tuple)) else value
 
 
 def _number(value: float) -> float | str:

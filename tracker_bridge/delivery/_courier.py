@@ -92,6 +92,7 @@ class Courier:
         self._status: str | None = None
         self._attempt = max(1, self._state.closed_attempt)
         self._bugs_in_a_row = 0
+        self._refused_later: Counter[str] = Counter()
         self._open = False
         points = assignment.adapter.capabilities.max_points
         self._chunk = max(64 * 1024, min(8 * 1024 * 1024, _CHUNK_BYTES * points))
@@ -174,6 +175,7 @@ class Courier:
     def _close_adapter(self) -> None:
         status = self._status or self._lifecycle.fallback_status
         self._persistently(lambda: self._do.adapter.close(status))
+        self._note_refused()
         self._open = False
         if status is not None:
             self._state = msgspec.structs.replace(self._state, closed_attempt=self._attempt)
@@ -329,7 +331,23 @@ class Courier:
         self._notices.say(self._do.backend, f"{text} (kept on disk, trying again)")
         self._save_state(health)
 
+    def _note_refused(self) -> None:
+        """Take in what the tracker refused behind the adapter's back since the last look."""
+        try:
+            refused = Counter(self._do.adapter.refused())
+        except Exception as error:
+            self._notices.say(self._do.backend, f"what was refused could not be asked: {_text(error)}")
+            return
+        if any(refused[reason] < count for reason, count in self._refused_later.items()):
+            self._refused_later = Counter()  # opened anew: it counts from nothing again
+        for reason, count in (refused - self._refused_later).items():
+            self._dropped[_short(self._do.scrub(reason))] += count
+            self._notices.say(self._do.backend, f"the tracker refused values afterwards: {self._do.scrub(reason)}")
+        self._refused_later = refused
+
     def _save_state(self, health: Health) -> None:
+        if self._open:
+            self._note_refused()
         dropped = self._dropped + self._translator.dropped
         self._state = msgspec.structs.replace(
             self._state,
