@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from tracker_bridge._version import __version__
 
 if TYPE_CHECKING:
+    from tracker_bridge.attaching import attach
     from tracker_bridge.config import Config, load_config
     from tracker_bridge.errors import BridgeError, ConfigError, UsageError
+    from tracker_bridge.mirroring import mirror, unmirror
     from tracker_bridge.reader import GradientNormTable, RunReader, read
     from tracker_bridge.run import BackendDelivery, Delivery, Run, current, init
 
@@ -28,10 +30,13 @@ __all__ = [
     "RunReader",
     "UsageError",
     "__version__",
+    "attach",
     "current",
     "init",
     "load_config",
+    "mirror",
     "read",
+    "unmirror",
 ]
 
 _HOME = {
@@ -44,10 +49,13 @@ _HOME = {
     "Run": "run",
     "RunReader": "reader",
     "UsageError": "errors",
+    "attach": "attaching",
     "current": "run",
     "init": "run",
     "load_config": "config",
+    "mirror": "mirroring",
     "read": "reader",
+    "unmirror": "mirroring",
 }
 
 

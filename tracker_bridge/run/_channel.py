@@ -8,10 +8,11 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+from tracker_bridge.adapter import Adapter
 from tracker_bridge.delivery import DeliveryProcess, Host, Lifecycle, Plan
 from tracker_bridge.rundir import LockBusyError, RunPaths
 
@@ -86,15 +87,15 @@ class ProcessChannel:
 
 
 class ThreadChannel:
-    """Delivery on a daemon thread of the script, for run objects that live in it."""
+    """Delivery on a daemon thread of the script, for run objects that live in it (`adapters`, by backend name)."""
 
-    def __init__(self, paths: RunPaths, plan: Plan) -> None:
+    def __init__(self, paths: RunPaths, plan: Plan, adapters: Mapping[str, Adapter[Any]] | None = None) -> None:
         self._lifecycle = Lifecycle()
         host = Host(paths, plan, self._lifecycle)
 
         def serve() -> None:
             with contextlib.suppress(LockBusyError, OSError):
-                host.serve(watch=None)
+                host.serve(watch=None, adapters=adapters)
 
         self._thread = threading.Thread(target=serve, name="tracker_bridge-delivery", daemon=True)
         self._thread.start()

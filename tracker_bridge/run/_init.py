@@ -8,13 +8,15 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from secrets import token_hex
+from types import MappingProxyType
 from typing import Any, TypedDict
 
 import msgspec
 
+from tracker_bridge.adapter import Adapter
 from tracker_bridge.config import Config, load_config, redact, scrub, scrub_data, secret_values
 from tracker_bridge.delivery import plan_of
 from tracker_bridge.errors import UsageError
@@ -99,6 +101,15 @@ def init(
         dir=dir,
         resume=resume,
     )
+    return begin(settings)
+
+
+def begin(settings: Config, adapters: Mapping[str, Adapter[Any]] = MappingProxyType({})) -> Run:
+    """Begin the run that `settings` describe.
+
+    `adapters`: ready-made ones by the name of their backend in `settings`, which hold objects of this process; the
+    delivery mode must be `thread` then. Raises `UsageError`.
+    """
     chosen = _checked_id(settings.run_id) if settings.run_id else _new_id()
     if not is_writer():
         return _silent(chosen, settings)
@@ -110,7 +121,7 @@ def init(
         chosen,
         paths=paths,
         journal=journal,
-        channel=_channel(paths, settings),
+        channel=_channel(paths, settings, adapters),
         backends=tuple(backend.name for backend in settings.backends),
         gradients=settings.gradients,
         close_timeout=settings.delivery.close_timeout,
@@ -253,13 +264,13 @@ def _delivered(paths: RunPaths, settings: Config) -> int | None:
     return min(load_state(paths, backend.name).position.sequence for backend in settings.backends)
 
 
-def _channel(paths: RunPaths, settings: Config) -> Channel:
+def _channel(paths: RunPaths, settings: Config, adapters: Mapping[str, Adapter[Any]]) -> Channel:
     if not settings.backends:
         return NoChannel()
     plan = plan_of(settings, dict(os.environ))
     try:
         if settings.delivery.mode == "thread":
-            return ThreadChannel(paths, plan)
+            return ThreadChannel(paths, plan, adapters)
         return ProcessChannel(paths, plan, settings.cwd)
     except OSError as error:
         _warn(f"delivery could not be started: {error}; deliver later with: tracker-bridge sync {paths.root}")
