@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import BertConfig, BertForSequenceClassification
 
 import tracker_bridge as bridge
-from tracker_bridge.report import Story, read_story, verdict
+from tracker_bridge.report import Story, read_story, verdict, write_report
 
 CLS, SEP, FIRST_WORD, WORDS, LENGTH = 1, 2, 5, 32, 6
 RATES = (10.0, 0.1, 1e-3, 3e-4)
@@ -95,7 +95,7 @@ def main() -> None:
         folder = train(rate, steps=arguments.steps, seed=arguments.seed, folder=arguments.dir, backends=backends)
         stories.append(read_story(folder))
         print(f"lr {rate:<8g} {verdict(stories[-1])}", flush=True)
-    # write_report(stories, arguments.output)
+    write_report(stories, arguments.output)
     print(f"report: {arguments.output}")
 
 

@@ -42,6 +42,6 @@ def diagnose(
         console = stdout()
         for line in story_lines(story):
             text = Text(visible(line.text), style=_TONES[line.tone])
-            console.print(Padding(text, (0, 0, 0, 2 * line.indent)) if line.text else Text())
+            console.print(Padding(text, (0, 0, 0, 2 * line.indent), expand=False) if line.text else Text())
     if any(alert.severity != "info" for alert in story.alerts):
         raise typer.Exit(1)

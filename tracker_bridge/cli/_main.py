@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tracker_bridge._version import __version__
-from tracker_bridge.cli import _backends, _diagnose, _doctor, _export, _import, _prune, _replay, _status, _sync
+from tracker_bridge.cli import _backends, _diagnose, _doctor, _export, _import, _prune, _replay, _report, _show, _status, _sync, _tail
 from tracker_bridge.cli._output import print_error
 from tracker_bridge.errors import BridgeError
 from tracker_bridge.rundir import NotARunError
@@ -25,6 +25,9 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "backends": _backends.backends,
     "doctor": _doctor.doctor,
     "diagnose": _diagnose.diagnose,
+    "report": _report.report,
+    "show": _show.show,
+    "tail": _tail.tail,
 }
 
 

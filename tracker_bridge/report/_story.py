@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -79,19 +80,19 @@ class Story:
 
 
 def read_story(run_dir: str | os.PathLike[str], config: HealthConfig | None = None) -> Story:
-    """Read a run, and judge it anew with the rules of `config`.
+    """Read a run, and judge it anew by the rules of `config` (None: those that it was configured with).
 
-    Alerts that the journal itself holds (from another tracker) are kept beside what the rules find. Raises
+    Alerts that were kept while it ran, or came from another tracker, stand beside what the rules find now. Raises
     `rundir.NotARunError`, `JournalError`, `OSError`.
     """
     paths = RunPaths(Path(run_dir))
     manifest = load_manifest(paths)
     reader = read(run_dir)
-    monitor = Monitor(config)
+    settings = configured_rules(manifest.config) if config is None else config
+    monitor = Monitor(settings)
     alerts: list[Alert] = []
     kinds: dict[str, dict[str, int]] = {}
     loss_name, rate_name = None, None
-    settings = HealthConfig() if config is None else config
     message = ""
     for item in scan(paths.journal):
         if not isinstance(item, Entry):
@@ -101,8 +102,6 @@ def read_story(run_dir: str | os.PathLike[str], config: HealthConfig | None = No
         if isinstance(record, Metrics):
             loss_name = loss_name or find_loss(record.values, settings)
             rate_name = rate_name or find_learning_rate(record.values, settings)
-        elif isinstance(record, Alert):
-            alerts.append(record)
         elif isinstance(record, RunFinished):
             message = record.message
         elif isinstance(record, (SeriesTable, Snapshot)):
@@ -125,7 +124,7 @@ def read_story(run_dir: str | os.PathLike[str], config: HealthConfig | None = No
         models=tuple(_model(reader, kind, numel) for kind, numel in kinds.items()),
         loss=_series(metrics, loss_name),
         learning_rate=_series(metrics, rate_name),
-        alerts=_each_once(alerts),
+        alerts=_each_once([*alerts, *reader.alerts()]),
     )
 
 
@@ -139,9 +138,22 @@ def _series(metrics: Mapping[str, tuple[Any, Floats]], name: str | None) -> Seri
     return None if name is None or name not in metrics else Series(name, *metrics[name])
 
 
+def configured_rules(config: Mapping[str, Any]) -> HealthConfig:
+    """The rules of the manifest's configuration; the defaults if it has none that can be used."""
+    try:
+        settings = msgspec.convert(config.get("health") or {}, HealthConfig)
+        Monitor(settings)
+    except (msgspec.ValidationError, ValueError):
+        return HealthConfig()
+    return settings
+
+
 def _each_once(alerts: list[Alert]) -> tuple[Alert, ...]:
-    """What was also written to the journal when it was found counts once."""
-    return tuple({(alert.rule, alert.step, alert.title): alert for alert in alerts}.values())
+    """What was found while the run went on and is found again now counts once."""
+    found: dict[tuple[str, Any], Alert] = {}
+    for alert in alerts:
+        found.setdefault((alert.rule, alert.step), alert)
+    return tuple(sorted(found.values(), key=lambda alert: alert.time_ns))
 
 
 def _gravity(severity: str) -> int:
