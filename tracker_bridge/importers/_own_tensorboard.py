@@ -98,7 +98,7 @@ def _sheet(text: str) -> dict[str, Any]:
 
 def _whole(params_file: Path | None) -> dict[str, Any] | None:
     try:
-        if params_file is None or not params_file.is_file() or params_file.stat().st_size > _LARGEST:
+        if params_file is None or params_file.stat().st_size > _LARGEST:
             return None
         loaded = parse_json(params_file.read_bytes())
     except (OSError, NotJsonError):

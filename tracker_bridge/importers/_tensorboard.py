@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracker_bridge.importers._events import Event, Point, parse_event, points_of
+from tracker_bridge.importers._files import allowed_file
 from tracker_bridge.importers._lanes import Lanes
 from tracker_bridge.importers._layouts import Layouts
 from tracker_bridge.importers._model import Damage, ForeignFormatError, ForeignRun, Reading, fingerprint_of
@@ -113,7 +114,8 @@ def read(run: ForeignRun, reading: Reading) -> Iterator[Record]:
     # Each directory is in the order of time by itself; late points go back to where they were logged.
     streams = [_read(run, reading), *(_late(run, reading, paths) for paths in run.details.get("late", ()))]
     merged = heapq.merge(*map(_timed, streams), key=lambda pair: pair[0])
-    return restored((record for _, record in merged), Path(run.paths[0]).parent / PARAMS_FILE)
+    params_file = allowed_file(Path(run.paths[0]).parent / PARAMS_FILE, (run.root,))
+    return restored((record for _, record in merged), params_file)
 
 
 def _timed(records: Iterator[Record]) -> Iterator[tuple[float, Record]]:
