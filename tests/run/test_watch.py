@@ -85,3 +85,23 @@ def test_resumed_run_goes_on_counting_optimizer_steps(tmp_path: Path) -> None:
     done = scripts.run(tmp_path, text)
     assert done.returncode == 0, done.stderr
     assert [s for s, _ in scripts.metrics(tmp_path / "out.jsonl", "gradients/total_norm")] == [0, 1, 2, 3, 4, 5]
+
+
+def test_more_than_gradients_on_request(tmp_path: Path) -> None:
+    """Histograms, parameter norms and update ratios come beside the gradients; ratios are not grouped."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+with bridge.init(backends={"jsonl": {"path": "out.jsonl"}}) as run:
+    run.watch(model, optimizer, histograms=True, parameter_norms=True, update_ratio=True, group_by="block")
+    train(run, 3)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    lines = scripts.lines(tmp_path / "out.jsonl")
+    series = {name for line in lines for name in line.get("metrics", {})}
+    assert {"gradients/0", "parameters/0", "update_ratio/0.weight"} <= series
+    histograms = [name for line in lines for name in line.get("histogram", {})]
+    assert sorted(set(histograms)) == [f"gradient_histograms/{n}" for n in ("0.bias", "0.weight", "2.bias", "2.weight")]
+    assert len(histograms) == 12

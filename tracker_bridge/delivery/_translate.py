@@ -51,6 +51,8 @@ from tracker_bridge.records import (
 NAN, POSITIVE_INFINITY, NEGATIVE_INFINITY = 1.0, 2.0, 3.0
 """Values of the companion series `<name>/non_finite`."""
 
+_UNGROUPED = ("update_ratio", "zero_fraction")
+
 _MOST_COLUMNS = 4096
 # A script that logs another set of names at every call must not grow this for ever.
 
@@ -156,9 +158,10 @@ class Translator:
             self._buckets[record.table] = bucket
         grouping = self._groupings.get(record.table)
         if grouping is None:
-            # One record of a partial table holds only some of a group's members, which make no group norm.
             wanted = self._route.group_by or table.group_by or self._route.default_group_by
-            group_by = "parameter" if table.partial else wanted
+            # Ratios and shares are no norms, and one record of a partial table holds only some of a group's members.
+            groupable = table.kind.partition("/")[0] not in _UNGROUPED and not table.partial
+            group_by = wanted if groupable else "parameter"
             grouping = self._groupings[record.table] = group_slots(table, group_by)
         values = unpack_values(record.values)
         present = unpack_mask(record.present, len(values))

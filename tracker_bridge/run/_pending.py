@@ -50,8 +50,12 @@ class PendingRecords:
             self._looker.start()
 
     def add_scalars(self, time_ns: int, step: Step, values: Mapping[str, Any]) -> None:
-        """Begin to copy 0-d tensors to the host and take the `Metrics` that they will make."""
-        self.add(_Scalars(time_ns, step, values))
+        """Begin to copy 0-d tensors to the host and take the `Metrics` that they will make, one for each device."""
+        by_device: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            by_device.setdefault(str(value.device), {})[name] = value
+        for group in by_device.values():
+            self.add(_Scalars(time_ns, step, group))
 
     def complete(self, *, wait: bool) -> None:
         """Append what has arrived; `wait`: all of it."""

@@ -233,7 +233,9 @@ class Run:
 
         `options` are those of `tracker_bridge.collector.GradientNormCollector`; where one is not given, the
         configuration's `gradients` section holds. `name` tells several models apart (default: the first has none).
-        `scaler`: the `GradScaler` in use. Without an optimizer, call `collect()` yourself before each step.
+        `scaler`: the `GradScaler` in use. `histograms=True` logs a histogram of each layer's gradient as well.
+        `group_by` may be `parameter`, `module`, `block`, `total` or a callable. Without an optimizer, call `collect()`
+        yourself before each step.
         """
         collector = watch(self, model, optimizer, options)
         self._collectors.append(collector)

@@ -15,7 +15,7 @@ from tracker_bridge.run._pending import PendingRecord, PendingRecords
 if TYPE_CHECKING:
     import torch
 
-    from tracker_bridge.collector import GradientNormCollector
+    from tracker_bridge.collector import GradientHistogram, GradientNormCollector
     from tracker_bridge.run._run import Run
 
 GROUPINGS = ("parameter", "module", "block", "total")
@@ -91,6 +91,17 @@ class _PendingNorms(PendingRecord):
         return self._norms.to_record(self._table)
 
 
+class _PendingHistogram(PendingRecord):
+    def __init__(self, histogram: GradientHistogram) -> None:
+        self._histogram = histogram
+
+    def is_ready(self) -> bool:
+        return self._histogram.is_ready()
+
+    def record(self) -> AnyRecord:
+        return self._histogram.to_record()
+
+
 def watch(
     run: Run, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, options: dict[str, Any]
 ) -> GradientNormCollector:
@@ -100,6 +111,8 @@ def watch(
     given = dict(options)
     name = given.pop("name", None)
     scaler = given.pop("scaler", None)
+    if given.pop("histograms", False):
+        given["histogram_sink"] = lambda histogram: run._pending.add(_PendingHistogram(histogram))
     if run._gradients is not None:
         for key in _FROM_CONFIG:
             given.setdefault(key, getattr(run._gradients, key))
