@@ -41,7 +41,7 @@ def test_a_foreign_run_with_names_like_ours_is_left_alone(tmp_path: Path) -> Non
 
 
 def test_params_come_whole_from_the_file_beside_but_never_from_elsewhere(tmp_path: Path) -> None:
-    """The whole params are taken from `params.json` in the run's folder; a link that leads out of it is not followed."""
+    """The whole params are taken from the `params.json` of the run; a link out of its folder is not followed."""
     folder = tmp_path / "logs" / "run-id"
     write_events(
         folder, [VERSION, sheet("params", {"lr": 0.1, "long": "cut"}), sheet("tags", {"a": None, "b": "x"})], ABOUT
