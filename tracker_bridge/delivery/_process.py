@@ -108,9 +108,13 @@ class DeliveryProcess:
 
 
 def kill_session(session: int) -> None:
-    """SIGKILL to every process of `session` (found in /proc; elsewhere to its process group)."""
+    """SIGKILL to the session leader, its descendants and whatever else is in the session (elsewhere: its group).
+
+    An SDK may give its helper a session of its own (wandb-core has one), so descent counts as well. The leader is
+    last: it may be the caller.
+    """
     members = _session_members(session)
-    for pid in members:
+    for pid in (*(member for member in members if member != session), session):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
     if not members:
@@ -118,13 +122,21 @@ def kill_session(session: int) -> None:
             os.killpg(session, signal.SIGKILL)
 
 
-def _session_members(session: int) -> list[int]:
-    members = []
+def _session_members(session: int) -> set[int]:
+    parents: dict[int, int] = {}
+    members = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[3]) == session:
-                members.append(int(entry.name))
+            pid = int(entry.name)
+            parents[pid] = int(fields[1])
+            if int(fields[3]) == session or pid == session:
+                members.add(pid)
+    grown = True
+    while grown:
+        children = {pid for pid, parent in parents.items() if parent in members} - members
+        members |= children
+        grown = bool(children)
     return members
 
 
