@@ -198,7 +198,7 @@ def test_nothing_starts_with_a_configuration_that_cannot_be_used(tmp_path: Path)
     (tmp_path / "tracker.yaml").write_text("backends: {jsonl: {pth: x}}\n")
     (tmp_path / "script.py").write_text("print('started')\n")
     done = python(tmp_path, *LAUNCH, "--config", "tracker.yaml", "script.py")
-    assert done.returncode != 0
+    assert done.returncode == 2
     assert "started" not in done.stdout
     assert "path" in done.stderr
     assert "name a script" in python(tmp_path, *LAUNCH).stderr

@@ -20,7 +20,8 @@ def main(arguments: list[str]) -> None:
     try:
         launch(arguments, config=config, only=only)
     except BridgeError as error:
-        sys.exit(f"error: {error}")
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
 
 
 if __name__ == "__main__":
