@@ -77,6 +77,35 @@ mine.finish()
     assert ours == [(step, step) for step in range(1, 7)]
 
 
+def test_rows_for_which_the_script_begins_none_are_counted(tmp_path: Path) -> None:
+    """More rows of ours than the script begins: it loses nothing, and what is not there is counted."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+import wandb
+mine = wandb.init(mode="offline", dir=".", id="mine", settings={"console": "off"})
+run = bridge.attach(mine, dir="runs")
+wandb.log({"loss": 0.0}, step=0)
+for step in range(4):
+    run.log_metrics({"a": float(step), "b": 1.0}, step=step)
+assert run.flush(30)
+for step in range(1, 3):
+    wandb.log({"loss": float(step)}, step=step)
+print(json.dumps(dict(run.close()["wandb"].dropped)))
+wandb.log({"loss": 3.0}, step=3)
+mine.finish()
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    ((reason, count),) = json.loads(done.stdout.splitlines()[-1]).items()
+    assert "began too few" in reason
+    assert count == 4
+    rows = readback_wandb.read_run(tmp_path, "mine").rows
+    assert [(row["_step"], row["loss"]) for row in rows if "loss" in row] == [(step, step) for step in range(4)]
+    assert [row["a"] for row in rows if "a" in row] == [0, 1]
+
+
 @pytest.mark.parametrize("home", ["torch.utils.tensorboard", "tensorboardX"])
 def test_a_writer_gets_our_series_in_its_own_file(tmp_path: Path, home: str) -> None:
     """One event file holds both sides' points; after the run is closed the script's writer goes on."""

@@ -10,11 +10,10 @@ config has already are left alone; an alert is a text.
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -69,6 +68,7 @@ class LiveWandb(LiveAdapter):
         self._patience = time.monotonic() + GRACE
         self._defined: set[str] = set()
         self._row, self._taken = -1, False
+        self._lost = 0
         self._stop = self._observe()
 
     def open(self, run: RunInfo) -> Opened:
@@ -110,11 +110,13 @@ class LiveWandb(LiveAdapter):
         if not self.ended():
             self._log_own_rows()
         self._stop()
-        if self._waiting:
-            sys.stderr.write(
-                f"tracker_bridge: {len(self._waiting)} rows are not in wandb: the script numbers its rows, and has "
-                "begun too few for them to be part of\n"
-            )
+        self._lost = sum(len(row) - (AXIS in row) for row in self._waiting)
+
+    def refused(self) -> Mapping[str, int]:
+        """Values that still waited for a row of the script when the run was closed."""
+        return (
+            {"the script numbers its rows, and began too few for these to be part of": self._lost} if self._lost else {}
+        )
 
     # --- rows
 
