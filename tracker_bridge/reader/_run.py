@@ -150,6 +150,18 @@ class RunReader:
         kept = [record for record in found if isinstance(record, Alert)]
         return sorted([*self._summary.alerts, *kept], key=lambda alert: alert.cause)
 
+    def to_arrow(self) -> Any:
+        """The scalar series as one long `pyarrow.Table`; see `tracker_bridge.exporters.to_arrow`."""
+        from tracker_bridge.exporters import to_arrow
+
+        return to_arrow(self)
+
+    def to_pandas(self) -> Any:
+        """The scalar series as one long `pandas.DataFrame`; see `tracker_bridge.exporters.to_pandas`."""
+        from tracker_bridge.exporters import to_pandas
+
+        return to_pandas(self)
+
     def __repr__(self) -> str:
         return f"RunReader({self.run_id!r}, dir={str(self.dir)!r})"
 

@@ -14,7 +14,8 @@ Health = Literal["opening", "healthy", "retrying", "down", "closed"]
 
 
 class BackendState(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of `backends/<name>/state.json`. Counts are journal records; `points` are scalars sent."""
+    """The content of `backends/<name>/state.json`. Counts are journal records; `points` are values
+    sent: each scalar of a row, and one for each other item."""
 
     position: Position = Position()
     health: Health = "opening"
