@@ -17,6 +17,7 @@ with warnings.catch_warnings():
     from tracker_bridge.integrations.lightning import GradientNorms, TrackerBridgeLogger
 
 import tracker_bridge as bridge
+from tests import scripts
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -144,3 +145,47 @@ def test_without_a_run_the_callback_says_what_to_do(tmp_path: Path) -> None:
     """The error names the three ways to give it a run."""
     with pytest.raises(RuntimeError, match="TrackerBridgeLogger"):
         fit(tmp_path, Tiny(), False, GradientNorms())
+
+
+@pytest.mark.slow
+@pytest.mark.distributed
+def test_two_ddp_processes_are_one_run(tmp_path: Path) -> None:
+    """Under the DDP strategy the first process writes, the norms are those of the averaged gradient."""
+    done = scripts.run(
+        tmp_path,
+        """
+import warnings
+warnings.simplefilter("ignore")
+import torch, lightning.pytorch as pl
+from tracker_bridge.integrations.lightning import GradientNorms, TrackerBridgeLogger
+
+class Tiny(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(3, 1)
+    def training_step(self, batch, _):
+        loss = self.net(batch * (self.global_rank + 1)).sum()
+        self.log("loss", loss)
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    logger = TrackerBridgeLogger({"backends": {}}, dir="runs")
+    trainer = pl.Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, logger=logger, log_every_n_steps=1,
+        callbacks=[GradientNorms()], enable_checkpointing=True, enable_progress_bar=False, enable_model_summary=False)
+    trainer.fit(Tiny(), torch.utils.data.DataLoader(torch.ones(8, 3), batch_size=2))
+    logger.close()
+""",
+        timeout=110,
+        OMP_NUM_THREADS="1",
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    (folder,) = (tmp_path / "runs").iterdir()
+    run = bridge.read(folder)
+    norms = run.gradient_norms()
+    assert list(norms.steps) == [0, 1]
+    weight = norms.values[:, norms.names.index("net.weight")]
+    np.testing.assert_allclose(weight, np.full(2, np.sqrt(3) * 3.0), rtol=1e-6)
+    assert run.status == "finished"

@@ -62,10 +62,9 @@ class TrackerBridgeLogger(_loggers.Logger):  # type: ignore[misc]
         return self._own
 
     @property
-    def name(self) -> str | None:
-        """The project's name."""
-        project = self._options.get("project")
-        return None if project is None else str(project)
+    def name(self) -> str:
+        """The project's name; Lightning puts checkpoints into a directory called so."""
+        return str(self._options.get("project") or "tracker_bridge")
 
     @property
     def version(self) -> str:
