@@ -9,13 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from tracker_bridge._version import __version__
-from tracker_bridge.cli import _backends, _diagnose, _doctor, _export, _import, _prune, _replay, _report, _show, _status, _sync, _tail
+from tracker_bridge.cli import _backends, _diagnose, _doctor, _export, _import, _prune, _replay, _report, _run, _show, _status, _sync, _tail
 from tracker_bridge.cli._output import print_error
 from tracker_bridge.errors import BridgeError
 from tracker_bridge.rundir import NotARunError
 
 USAGE = 2
 _COMMANDS: dict[str, Callable[..., Any]] = {
+    "run": _run.run,
     "import": _import.import_runs,
     "replay": _replay.replay,
     "export": _export.export,
@@ -43,7 +44,7 @@ def make_app() -> typer.Typer:
     )
     app.callback()(_options)
     for name, command in _COMMANDS.items():
-        app.command(name)(command)
+        app.command(name, context_settings=_run.SETTINGS if name == "run" else None)(command)
     return app
 
 
