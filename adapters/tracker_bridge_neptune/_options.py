@@ -20,7 +20,8 @@ class NeptuneOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     project: Union[str, None] = None
-    """`workspace/project`. In offline mode a project without a workspace becomes `offline/<project>`."""
+    """`workspace/project`. In offline mode a project without a workspace becomes `offline/<project>`, and one with more
+    parts (`a/b/c`) `a/b-c`: there is no server whose names it would have to match."""
     api_token: Union[str, None] = None
     mode: Union[Mode, None] = None
     """`async` (a self-hosted server), `offline` (the local database only) or `disabled`."""
@@ -47,14 +48,20 @@ def mode_of(options: NeptuneOptions) -> Mode:
 def project_of(options: NeptuneOptions, run: RunInfo, mode: Mode) -> str:
     """`workspace/project`. Raises `ValueError` naming the key if there is none that Neptune can take."""
     project = options.project or os.environ.get("NEPTUNE_PROJECT") or run.project
-    if mode != "async" and (project is None or "/" not in project):
-        return f"offline/{project or 'tracker_bridge'}"
+    if mode != "async":
+        return _local_project(project)
     if project is None or project.count("/") != 1 or not all(project.split("/")):
         raise ValueError(
             f"Neptune wants a project of the form workspace/project, not {project!r}: "
             "set `project` of the neptune backend or NEPTUNE_PROJECT, or use `mode: offline`"
         )
     return project
+
+
+def _local_project(project: str | None) -> str:
+    parts = [part for part in (project or "").split("/") if part]
+    workspace = parts.pop(0) if len(parts) > 1 else "offline"
+    return f"{workspace}/{'-'.join(parts) or 'tracker_bridge'}"
 
 
 def token_of(options: NeptuneOptions) -> str:

@@ -261,3 +261,15 @@ def _persist(action: Callable[[], T], seconds: float = 60.0) -> T:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [(None, "offline/tracker_bridge"), ("a", "offline/a"), ("a/b", "a/b"), ("/tutorial/a/b", "tutorial/a-b")],
+)
+def test_offline_project_of_any_form(given: str | None, used: str) -> None:
+    """Offline there is no server whose projects must exist: any name becomes one of the SDK's form."""
+    from tracker_bridge_neptune._options import NeptuneOptions, project_of
+
+    run = RunInfo("r", "neptune", given, None, None, Path(), Path())
+    assert project_of(NeptuneOptions(mode="offline"), run, "offline") == used
