@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 
 import tracker_bridge as bridge
 from tracker_bridge.integrations.accelerate import TrackerBridgeTracker
@@ -49,3 +50,38 @@ def test_log_with_records_numbers_params_and_norms_from_before_clipping(tmp_path
     assert list(run.metrics()["split/a"][1]) == [1.0] * 6
     assert run.texts()[0].text == "text"
     assert run.status == "finished"
+
+
+def test_a_scaler_is_divided_out_and_its_skipped_steps_are_marked(tmp_path: Path) -> None:
+    """With a loss scale, norms are those of the unscaled gradients from before clipping; an overflow is skipped."""
+    tracker = TrackerBridgeTracker({"backends": {}}, dir=tmp_path)
+    accelerator = Accelerator(log_with=tracker, cpu=True)
+    # Accelerate refuses fp16 on a CPU, but torch's scaler works there: what it would set on a GPU is set by hand.
+    accelerator.scaler = scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    accelerator.native_amp = True
+    accelerator.state._mixed_precision = "fp16"
+    try:
+        accelerator.init_trackers("amp")
+        model = torch.nn.Linear(3, 1)
+        optimizer = AcceleratedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), scaler=scaler)
+        accelerator._optimizers.append(optimizer)
+        tracker.watch(model, optimizer)
+        expected = []
+        for step in range(3):
+            inputs = torch.full((2, 3), float("inf") if step == 1 else step + 1.0)
+            scaler.scale(model(inputs).sum()).backward()
+            expected.append(float(model.weight.grad.norm()) / float(scaler._scale))
+            accelerator.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+        run_dir = tracker.tracker.dir
+        accelerator.end_training()
+    finally:
+        accelerator.state._mixed_precision = "no"
+    norms = bridge.read(run_dir).gradient_norms()
+    assert list(norms.steps) == [0, 1, 2]
+    assert norms.skipped.tolist() == [False, True, False]
+    weight = norms.values[:, norms.names.index("weight")]
+    np.testing.assert_allclose(weight[[0, 2]], np.array(expected)[[0, 2]], rtol=1e-5)
+    assert not np.isfinite(weight[1])
+    assert (norms.clip_coefficient[[0, 2]] < 0.2).all()

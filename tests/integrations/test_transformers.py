@@ -113,7 +113,9 @@ def test_a_checkpoint_continues_its_run(tmp_path: Path) -> None:
     run_dir, run_id = first.run.dir, first.run.id
     first.close("killed")
     second = callback_for(tmp_path)
-    trainer(tmp_path, second, steps=4).train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2"))
+    trainer(tmp_path, second, steps=4, restore_callback_states_from_checkpoint=True).train(
+        resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-2")
+    )
     assert second.run.id == run_id
     second.close()
     run = bridge.read(run_dir)

@@ -12,7 +12,6 @@ from typing import Any
 
 try:
     from transformers import TrainerCallback
-    from transformers.trainer_callback import ExportableState
 except ImportError as error:  # pragma: no cover - depends on what is installed
     raise ImportError("transformers is not installed: pip install 'tracker-bridge[transformers]'") from error
 
@@ -22,10 +21,13 @@ from tracker_bridge.run import Run, init
 
 __all__ = ["TrackerBridgeCallback"]
 
+_KEPT = "tracker_bridge"
+"""The key of the trainer's state under which a checkpoint holds the run's id."""
+
 _SPLITS = ("eval_", "test_")
 
 
-class TrackerBridgeCallback(TrainerCallback, ExportableState):  # type: ignore[misc]
+class TrackerBridgeCallback(TrainerCallback):  # type: ignore[misc]
     """Pass it to the Trainer: `Trainer(..., callbacks=[TrackerBridgeCallback()])`, with `report_to="none"`.
 
     Args:
@@ -45,7 +47,6 @@ class TrackerBridgeCallback(TrainerCallback, ExportableState):  # type: ignore[m
         self._config, self._given, self._options = config, run, init_options
         self._watch: Mapping[str, Any] | None = None if watch is False else {} if watch is True else dict(watch)
         self._own: Run | None = None
-        self._kept_id: str | None = None
         self._stop: list[Callable[[], None]] = []
         self._steps = 0
 
@@ -61,28 +62,6 @@ class TrackerBridgeCallback(TrainerCallback, ExportableState):  # type: ignore[m
             self._own.close(status)
             self._own = None
 
-    # --- what a checkpoint holds
-
-    def state(self) -> dict[str, Any]:
-        """What the Trainer writes into a checkpoint: the run's id."""
-        return {"args": {}, "attributes": {"run_id": None if self.run is None else self.run.id}}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> TrackerBridgeCallback:
-        """A callback that goes on with the run of a checkpoint."""
-        callback = cls()
-        callback.run_id = state["attributes"]["run_id"]
-        return callback
-
-    @property
-    def run_id(self) -> str | None:
-        """The id of the run in use or, before training has begun, of the one to go on with."""
-        return self._kept_id if self.run is None else self.run.id
-
-    @run_id.setter
-    def run_id(self, run_id: str | None) -> None:
-        self._kept_id = run_id
-
     # --- what the Trainer calls
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -92,8 +71,11 @@ class TrackerBridgeCallback(TrainerCallback, ExportableState):  # type: ignore[m
         trial = getattr(state, "trial_name", None) if getattr(state, "is_hyper_param_search", False) else None
         if trial is not None:
             self.close()
-            self._kept_id = None
         run = self._begin(args, state, trial)
+        if isinstance(getattr(state, "stateful_callbacks", None), dict):
+            # Saved with each checkpoint. As an `ExportableState` of Trainer's, this callback would be replaced at a
+            # resume by one without the script's configuration.
+            state.stateful_callbacks[_KEPT] = {"args": {}, "attributes": {"run_id": run.id}}
         run.log_params(_params(args, model))
         self._steps = int(state.global_step)
         if self._watch is not None and model is not None and optimizer is not None:
@@ -132,7 +114,7 @@ class TrackerBridgeCallback(TrainerCallback, ExportableState):  # type: ignore[m
             return self.run
         options = dict(self._options)
         options.setdefault("name", trial or getattr(args, "run_name", None))
-        kept = self._kept_id or _id_in(state)
+        kept = _id_in(state)
         if kept is not None and "run_id" not in options and trial is None:
             try:
                 self._own = init(self._config, **{**options, "run_id": kept, "resume": True})
@@ -140,7 +122,6 @@ class TrackerBridgeCallback(TrainerCallback, ExportableState):  # type: ignore[m
                 _say(f"the checkpoint's run is not continued, a new one begins: {problem}")
         if self._own is None:
             self._own = init(self._config, **options)
-        self._kept_id = self._own.id
         return self._own
 
     def _begin_watching(self, run: Run, model: Any, optimizer: Any) -> None:
@@ -162,9 +143,7 @@ class TrackerBridgeCallback(TrainerCallback, ExportableState):  # type: ignore[m
 
 def _id_in(state: Any) -> str | None:
     """The run id in the trainer state that a checkpoint gave back."""
-    kept = (getattr(state, "stateful_callbacks", None) or {}).get(TrackerBridgeCallback.__name__)
-    if isinstance(kept, list):
-        kept = kept[0] if kept else None
+    kept = (getattr(state, "stateful_callbacks", None) or {}).get(_KEPT)
     found = (kept or {}).get("attributes", {}).get("run_id")
     return str(found) if found else None
 
