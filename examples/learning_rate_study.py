@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("--backends", default="none", help="trackers to log to as well, e.g. tensorboard,mlflow")
     parser.add_argument("-o", "--output", type=Path, default=Path("learning_rate_study.html"))
     arguments = parser.parse_args()
+    torch.set_num_threads(1)  # tensors as small as these only wait for each other's threads
     backends = "none" if arguments.backends == "none" else arguments.backends.split(",")
     stories: list[Story] = []
     for rate in arguments.rates:

@@ -259,6 +259,7 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, help="where the runs go; default: nowhere that stays")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
+    torch.set_num_threads(1)  # tensors as small as these only wait for each other's threads
     unknown = set(arguments.cases) - set(CASES)
     if unknown:
         parser.error(f"no case {min(unknown)!r}; there are {', '.join(CASES)}")

@@ -79,9 +79,7 @@ def main() -> None:
             f"{judged / TARGET:>9.1f}x"
         )
     for steps, snapshot, allocated in memory(300, (1000, 20_000)):
-        print(
-            f"300 layers after {steps:>6,} steps: memory {snapshot / 1024:,.0f} KiB, allocated {allocated / 1024:,.0f} KiB"
-        )
+        print(f"300 layers after {steps:>6,} steps: snapshot {snapshot >> 10:,} KiB, allocated {allocated >> 10:,} KiB")
 
 
 if __name__ == "__main__":

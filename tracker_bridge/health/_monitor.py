@@ -292,6 +292,8 @@ class Monitor:
         memory, config = self._memory, self._config
         if rule in config.disabled:
             return False
+        if not memory.told_at:
+            return True
         for told in (rule, *_SAME_CAUSE.get(rule, ())):
             at = memory.told_at.get(told)
             if at is not None and memory.clock - at < config.cool_down:

@@ -34,6 +34,8 @@ def check_diverged(loss: Loss, config: HealthConfig) -> Finding | None:
     start = loss.start
     above_start = loss.at_once if early else start > 0 and low > config.diverged_ratio * start
     lost = False
+    if not above_start and not loss.diverged and low <= loss.recent[-length - 1]:
+        return None  # nearly every value ends here
     past = loss.recent[:-length]
     if not above_start and len(past) >= 32 and low > max(past[-32:]):
         level, noise = statistics.median(past), spread(past)

@@ -38,6 +38,8 @@ class Loss(msgspec.Struct):
     first: list[float] = msgspec.field(default_factory=list)
     recent: list[float] = msgspec.field(default_factory=list)
     count: int = 0
+    level: float = 0.0
+    """Median of the first values."""
     step: Union[Step, None] = None
     diverged: bool = False
     at_once: bool = False
@@ -49,6 +51,7 @@ class Loss(msgspec.Struct):
         """Append a finite value."""
         if len(self.first) < FIRST:
             self.first.append(value)
+            self.level = statistics.median(self.first)
         self.recent.append(value)
         if len(self.recent) > _RECENT:
             del self.recent[0]
@@ -57,7 +60,7 @@ class Loss(msgspec.Struct):
     @property
     def start(self) -> float:
         """The level at the beginning: a median, or the first value if it diverged right after that."""
-        return self.first[0] if self.at_once else statistics.median(self.first)
+        return self.first[0] if self.at_once else self.level
 
     @property
     def falling(self) -> bool:

@@ -145,8 +145,8 @@
   function layout(more) {
     return Object.assign({
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: css("--text"), size: 12 },
-      margin: { l: 60, r: 20, t: 24, b: 40 }, hovermode: "closest", showlegend: true,
-      legend: { orientation: "h", y: -0.06, x: 0, font: { size: 11 } },
+      margin: { l: 60, r: 20, t: 24, b: 76 }, hovermode: "closest", showlegend: true,
+      legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, font: { size: 11 } },
       hoverlabel: { bgcolor: css("--panel"), bordercolor: css("--line"), font: { color: css("--text") } },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--dim"), activecolor: css("--accent") },
     }, more);
@@ -200,7 +200,7 @@
       shapes: alerts.slice(0, 60).map((a) => ({ type: "line", xref: "x", yref: "paper", x0: a.step, x1: a.step, y0: 0, y1: 1, line: { color: TONE[a.severity] || "#888", width: 1, dash: "dot" } })),
     });
     if (bottom) figure.yaxis3 = axis({ domain: [0, share / 2 - 0.01], title: { text: "loss" } });
-    if (rate) figure.yaxis4 = axis({ overlaying: "y3", side: "right", showgrid: false, title: { text: "learning rate" }, exponentformat: "e" });
+    if (rate) figure.yaxis4 = axis({ overlaying: "y3", side: "right", showgrid: false, title: { text: "learning rate" }, exponentformat: "e", rangemode: "tozero" });
     if (at !== null) figure.shapes.push({ type: "line", xref: "x", yref: "paper", x0: at, x1: at, y0: 0, y1: 1, line: { color: css("--accent"), width: 1.5 } });
     const node = $("map"), first = !node.data;
     await Plotly.react(node, traces, figure, config);
@@ -265,7 +265,7 @@
     if (odd.x.length) traces.push({ type: "scatter", mode: "markers", name: "zero or non-finite", x: odd.x, y: odd.y, text: odd.text, marker: { color: "#ff2d95", symbol: "x", size: 8 }, hovertemplate: "%{text}<extra></extra>" });
     const tick = ticks(one, 48, 30);
     await Plotly.react($("depth"), traces, layout({
-      height: 400, legend: { orientation: "h", y: 1.12, x: 0 },
+      height: 400, margin: { l: 60, r: 20, t: 40, b: 20 }, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
       xaxis: axis({ tickvals: tick.values, ticktext: tick.texts, tickangle: 60, tickfont: { size: 9 } }),
       yaxis: axis({ type: "log", exponentformat: "e", title: { text: "norm" } }),
     }), config);
@@ -395,7 +395,7 @@
     }
     const positive = data.runs.every((story) => !story.loss || story.loss.values.every((value) => !(value <= 0)));
     await Plotly.react($("compare"), traces, layout({
-      height: 460, legend: { orientation: "h", y: 1.1, x: 0 },
+      height: 460, margin: { l: 60, r: 20, t: 40, b: 40 }, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
       xaxis: axis({ title: { text: "step" }, anchor: "y2" }),
       yaxis: axis({ domain: [0.54, 1], title: { text: "loss" }, type: positive ? "log" : "linear" }),
       yaxis2: axis({ domain: [0, 0.46], title: { text: "total norm" }, type: "log", exponentformat: "e" }),
