@@ -83,9 +83,7 @@ def attach(
     for live in existing:
         kind, adapter, options = _understood(live)
         free = _free_name(kind, taken)
-        held.append(
-            BackendConfig(name=free, adapter=kind if adapter is None else f"live-{kind}", options=options, route=routed)
-        )
+        held.append(BackendConfig(name=free, adapter=_kind(kind, adapter), options=options, route=routed))
         if adapter is not None:
             adapters[free] = adapter
     run = begin(
@@ -98,6 +96,11 @@ def attach(
     )
     hold(run, [_identity(live) for live in existing])
     return run
+
+
+def _kind(kind: str, adapter: Any) -> str:
+    """What the manifest calls it. Once this process is gone, the name says why nothing can be delivered there."""
+    return kind if adapter is None else f"live {adapter.tracker} of the script"
 
 
 def _understood(live: Any) -> tuple[str, Adapter[Any] | None, dict[str, Any]]:
