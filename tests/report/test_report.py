@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import tracker_bridge.report
 from tests.report.runs import HOSTILE, hostile_records, names_of, training, write_run
 from tracker_bridge.errors import UsageError
 from tracker_bridge.health import HealthConfig
@@ -144,6 +146,14 @@ def test_hostile_texts_stay_inside_the_data_block(tmp_path: Path):
     assert not set("<>&") & set(block)
     assert "\u202e" not in page
     assert page.count("<script>window.pwned") == 0
+
+
+def test_the_plotting_library_is_as_published():
+    """The bundled file is plotly.js-cartesian-dist-min 4.1.1 from npm, unchanged, with its licence beside it."""
+    assets = Path(tracker_bridge.report.__file__).parent / "_assets"
+    digest = hashlib.sha256((assets / "plotly-cartesian.min.js").read_bytes()).hexdigest()
+    assert digest == "79542150855a52c567260e3137095dbe2b744e6d702a5cabe67da246942fba7a"
+    assert "MIT" in (assets / "plotly-LICENSE.txt").read_text()
 
 
 def test_a_report_needs_a_run(tmp_path: Path):

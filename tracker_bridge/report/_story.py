@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tracker_bridge.health import HealthConfig, Monitor, find_learning_rate, find_loss
+from tracker_bridge.health import RULES, HealthConfig, Monitor, find_learning_rate, find_loss
 from tracker_bridge.journal import Entry, scan
 from tracker_bridge.reader import GradientNormTable, RunReader, read
 from tracker_bridge.records import Alert, Metrics, RunFinished, SeriesTable, Snapshot
@@ -75,8 +75,8 @@ class Story:
         return counted or (0 if self.loss is None else len(self.loss.steps))
 
     def worst(self) -> Alert | None:
-        """The gravest alert, the first of its kind."""
-        return min(self.alerts, key=lambda alert: _gravity(alert.severity), default=None)
+        """The gravest alert by severity and rule, the first of its kind."""
+        return min(self.alerts, key=_gravity, default=None)
 
 
 def read_story(run_dir: str | os.PathLike[str], config: HealthConfig | None = None) -> Story:
@@ -156,5 +156,6 @@ def _each_once(alerts: list[Alert]) -> tuple[Alert, ...]:
     return tuple(sorted(found.values(), key=lambda alert: alert.time_ns))
 
 
-def _gravity(severity: str) -> int:
-    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+def _gravity(alert: Alert) -> tuple[int, int]:
+    severity = SEVERITIES.index(alert.severity) if alert.severity in SEVERITIES else len(SEVERITIES)
+    return severity, RULES.index(alert.rule) if alert.rule in RULES else len(RULES)
