@@ -18,8 +18,9 @@ AXIS = "global_step"
 """The column that holds the bridge's step; every chart uses it as its x axis. W&B's own `_step` counts rows."""
 NAMES = NameRule(reserved=(r"_(step|timestamp|runtime|wandb)", AXIS))
 MAX_TAG = 64
-MAX_PARAM = 100_000
-"""Characters of one config value; the whole of a longer one is in the file `tracker_bridge/params.json`."""
+MAX_PARAM = 99_000
+"""Characters of one config value; the whole of a longer one is in the file `tracker_bridge/params.json`. Over 100,000
+bytes the SDK warns on stderr."""
 MAX_ROW = 8_000_000
 """Bytes of one row as JSON. A server takes 10,383,360; the SDK drops a longer row, and every later summary with it."""
 MAX_BINS = 512

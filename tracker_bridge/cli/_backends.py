@@ -13,11 +13,15 @@ from rich.text import Text
 
 from tracker_bridge import registry
 from tracker_bridge.adapter import CONTRACT_VERSION, Adapter, Capabilities
+from tracker_bridge.cli._capability_table import capability_table
 from tracker_bridge.cli._options import JsonOption
 from tracker_bridge.cli._output import cell, facts, make_table, print_json, stdout, visible
 from tracker_bridge.cli._sdk import install_command, requirements
 from tracker_bridge.config import describe_type
 from tracker_bridge.errors import AdapterLoadError, UsageError
+
+_DISTRIBUTION = "tracker-bridge"
+_KEEP_NOTHING = ("console", "memory")
 
 
 def backends(
@@ -25,6 +29,10 @@ def backends(
         Optional[str], typer.Argument(metavar="[ADAPTER]", help="Show the options and limits of this one.")
     ] = None,
     json: JsonOption = False,
+    markdown: Annotated[
+        bool,
+        typer.Option("--markdown", help="Print what the built-in trackers (or ADAPTER) can hold, as a Markdown table."),
+    ] = False,
 ) -> None:
     """List the installed adapters: what they need, what they can hold and which options they take.
 
@@ -33,6 +41,12 @@ def backends(
     kinds = registry.known_kinds()
     if adapter is not None and adapter not in kinds:
         raise UsageError(registry.unknown_kind(adapter))
+    if markdown:
+        if json:
+            raise UsageError("--json and --markdown are two forms of one output; give one of them")
+        chosen = built_in_trackers() if adapter is None else (adapter,)
+        typer.echo(capability_table({kind: registry.adapter_class(kind).capabilities for kind in chosen}))
+        return
     described = [describe_adapter(kind) for kind in (kinds if adapter is None else (adapter,))]
     if json:
         print_json({"contract_version": CONTRACT_VERSION, "adapters": described})
@@ -42,6 +56,12 @@ def backends(
         _print_all(stdout(), described)
     if any(entry["error"] for entry in described):
         raise typer.Exit(1)
+
+
+def built_in_trackers() -> tuple[str, ...]:
+    """The adapters that this distribution brings and that keep what they get, in alphabetical order."""
+    own = [kind for kind, point in registry.adapter_kinds().items() if point.dist and point.dist.name == _DISTRIBUTION]
+    return tuple(kind for kind in own if kind not in _KEEP_NOTHING)
 
 
 def describe_adapter(kind: str) -> dict[str, Any]:
