@@ -160,7 +160,10 @@ largest = 0
 for step in range(60000):
     run.log_metrics({"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0, "e": 5.0}, step=step)
     if step % 1000 == 0:
-        largest = max(largest, sum(f.stat().st_size for f in (run.dir / "journal").iterdir()))
+        try:
+            largest = max(largest, sum(f.stat().st_size for f in (run.dir / "journal").iterdir()))
+        except FileNotFoundError:
+            pass  # that segment was deleted in this moment
 run.close(timeout=0)
 print(largest)
 """,

@@ -52,11 +52,14 @@ class JsonlAdapter(Adapter[JsonlOptions]):
         media=frozenset({"text", "histogram", "artifact"}),
     )
 
+    _file: BinaryIO | None = None
+
     def open(self, run: RunInfo) -> Opened:
         """Open the file for appending; a torn last line of a killed process is cut off."""
         path = run.cwd / self.options.path.replace("{run_id}", run.run_id)
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: BinaryIO = path.open("ab+")
+        self._let_go()
+        self._file = path.open("ab+")
         self._written = _mend(self._file)
         self._line({"run_id": run.run_id, "project": run.project, "name": run.name, "attempt": run.attempt})
         return Opened({"path": str(path)}, str(path))
@@ -71,15 +74,26 @@ class JsonlAdapter(Adapter[JsonlOptions]):
 
     def flush(self) -> None:
         """Hand the lines to the operating system."""
-        self._file.flush()
+        if self._file is not None:
+            self._file.flush()
 
     def close(self, status: str | None) -> None:
         """Append the status."""
         if status is not None:
             self._line({"status": status})
-        self._file.close()
+        self._let_go()
+
+    def __del__(self) -> None:
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _line(self, value: dict[str, Any]) -> None:
+        if self._file is None:
+            raise RuntimeError("the adapter is not open")
         self._file.write(_encode(value) + b"\n")
 
 

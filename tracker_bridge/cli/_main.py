@@ -9,7 +9,21 @@ from typing import Annotated, Any
 import typer
 
 from tracker_bridge._version import __version__
-from tracker_bridge.cli import _backends, _diagnose, _doctor, _export, _import, _prune, _replay, _report, _run, _show, _status, _sync, _tail
+from tracker_bridge.cli import (
+    _backends,
+    _diagnose,
+    _doctor,
+    _export,
+    _import,
+    _prune,
+    _replay,
+    _report,
+    _run,
+    _show,
+    _status,
+    _sync,
+    _tail,
+)
 from tracker_bridge.cli._output import print_error
 from tracker_bridge.errors import BridgeError
 from tracker_bridge.rundir import NotARunError

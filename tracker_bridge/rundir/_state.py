@@ -14,8 +14,10 @@ Health = Literal["opening", "healthy", "retrying", "down", "closed"]
 
 
 class BackendState(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of `backends/<name>/state.json`. Counts are journal records; `points` are values
-    sent: each scalar of a row, and one for each other item."""
+    """The content of `backends/<name>/state.json`.
+
+    Counts are journal records; `points` are values sent: each scalar of a row, and one for each other item.
+    """
 
     position: Position = Position()
     health: Health = "opening"

@@ -2,13 +2,14 @@
 
 Carried: `init`, `log` (steps as W&B counts them), `config`, `define_metric` (its axis becomes the step), `Histogram`,
 texts, tags, files, `finish`. In another form: `summary` (`summary/<name>`), `watch` (gradient norms), media and tables
-(files), artifacts (their files), alerts (texts). Sweeps, `Api`, `use_artifact` and the like raise `NotImplementedError`.
+(files), artifacts (their files), alerts (texts). Sweeps, `Api`, `use_artifact` and their like raise
+`NotImplementedError`.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import Any, NoReturn
+from typing import Any
 
 from tracker_bridge.compat._core import missing
 from tracker_bridge.compat.wandb import data_types, errors, plot, sdk, util
@@ -156,5 +157,5 @@ def require(*_args: Any, **_kwargs: Any) -> None:
     say_not_needed("require")
 
 
-def __getattr__(name: str) -> NoReturn | Any:
+def __getattr__(name: str) -> Any:
     return missing("wandb", "wandb", name, _RAISING)

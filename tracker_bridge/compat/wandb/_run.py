@@ -339,9 +339,7 @@ class Run:
         while self._watches:
             self._watches.pop().remove()
 
-    def save(
-        self, glob_str: Any = None, base_path: Any = None, policy: str = "live", *_args: Any
-    ) -> list[str] | bool:
+    def save(self, glob_str: Any = None, base_path: Any = None, policy: str = "live", *_args: Any) -> list[str] | bool:
         """Keep the files that match, as they are now."""
         if glob_str is None:
             return True

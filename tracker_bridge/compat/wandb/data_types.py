@@ -49,6 +49,7 @@ class _OfFile(Media):
         self._caption = caption
 
     def content(self) -> tuple[bytes, str] | None:
+        """The file that is kept, and its ending; None if there is none."""
         data = self._data
         if isinstance(data, (str, os.PathLike)):
             path = Path(data)
@@ -112,7 +113,11 @@ class Video(_OfFile):
     lost = "the caption, and frames that are in memory"
 
     def __init__(
-        self, data_or_path: Any, caption: str | None = None, fps: int | None = None, format: str | None = None  # noqa: A002
+        self,
+        data_or_path: Any,
+        caption: str | None = None,
+        fps: int | None = None,
+        format: str | None = None,  # noqa: A002
     ) -> None:
         del fps
         super().__init__(data_or_path, caption)
@@ -151,6 +156,7 @@ class Html(_OfFile):
         self._is_text = isinstance(data, str) and (data_is_not_path or not os.path.exists(data))
 
     def content(self) -> tuple[bytes, str] | None:
+        """The file that is kept, and its ending; None if there is none."""
         if self._is_text:
             return str(self._data).encode(), ".html"
         return super().content()
@@ -170,14 +176,14 @@ class Histogram(Media):
 
     MAX_LENGTH = _media.MOST_BINS
 
-    def __init__(
-        self, sequence: Any = None, np_histogram: tuple[Any, Any] | None = None, num_bins: int = 64
-    ) -> None:
+    def __init__(self, sequence: Any = None, np_histogram: tuple[Any, Any] | None = None, num_bins: int = 64) -> None:
         if num_bins > self.MAX_LENGTH:
             raise ValueError(f"The maximum length of a histogram is {self.MAX_LENGTH}")
         if np_histogram is not None:
             if len(np_histogram) != 2:
-                raise ValueError("Expected np_histogram to be a tuple of (values, bin_edges) or sequence to be specified")
+                raise ValueError(
+                    "Expected np_histogram to be a tuple of (values, bin_edges) or sequence to be specified"
+                )
             self.histogram, self.bins = list(np_histogram[0]), list(np_histogram[1])
             if len(self.bins) != len(self.histogram) + 1:
                 raise ValueError("len(bins) must be len(histogram) + 1")
@@ -186,6 +192,7 @@ class Histogram(Media):
             self.histogram, self.bins = counts.tolist(), edges.tolist()
 
     def content(self) -> tuple[bytes, str] | None:
+        """The file that is kept, and its ending; None if there is none."""
         return None
 
 
@@ -245,6 +252,7 @@ class Table(Media):
         return enumerate(self.data)
 
     def content(self) -> tuple[bytes, str] | None:
+        """The file that is kept, and its ending; None if there is none."""
         return json.dumps({"columns": _plain(self.columns), "data": _plain(self.data)}).encode(), ".table.json"
 
 
@@ -257,6 +265,7 @@ class Chart(Media):
         self._table, self._title = table, title
 
     def content(self) -> tuple[bytes, str] | None:
+        """The file that is kept, and its ending; None if there is none."""
         return None if self._table is None else self._table.content()
 
 
@@ -267,6 +276,7 @@ class Classes(Media):
         self.class_set = list(class_set)
 
     def content(self) -> tuple[bytes, str] | None:
+        """The file that is kept, and its ending; None if there is none."""
         return None
 
 
