@@ -39,7 +39,7 @@ WATCH = 0.5
 _ON_REQUEST = (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
 # Somebody asked the script to end; any other signal, SIGKILL (out of memory) among them, is a crash.
 
-_ABANDON = 0.5
+_ABANDON = 0.25
 # A courier gets that much after the deadline to return by itself; then its adapter hangs and is left behind.
 
 

@@ -39,7 +39,7 @@ def redirect_output(path: Path, scrub: Callable[[str], str]) -> Callable[[], Non
         os.dup2(null, 2)
         os.close(null)
         # A helper process of an SDK that outlives us keeps the pipe open; nobody waits for it.
-        done.wait(0.5)
+        done.wait(0.2)
 
     return finish
 

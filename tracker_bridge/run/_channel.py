@@ -19,7 +19,7 @@ from tracker_bridge.rundir import LockBusyError, RunPaths
 RESTARTS = 5
 """A delivery process that ends while the run goes on is started again so many times."""
 
-_HANG_GRACE = 1.0
+_HANG_GRACE = 0.8
 # After the time for delivery is over the delivery process ends by itself within this; then it is killed.
 
 
