@@ -31,8 +31,8 @@ from tracker_bridge.adapter import (
 from tracker_bridge_wandb import _session as session
 from tracker_bridge_wandb._log import LogTail
 from tracker_bridge_wandb._once import Draft, LedgerFile, Mark, Marker, Segment, describe
-from tracker_bridge_wandb._options import WandbOptions, run_id_of
-from tracker_bridge_wandb._rows import SendRow, cells_of, sender, summarize
+from tracker_bridge_wandb._options import WandbOptions, folder_of, run_id_of
+from tracker_bridge_wandb._rows import SendRow, cells_of, earlier_segments, sender, summarize
 from tracker_bridge_wandb._values import (
     AXIS,
     EXIT_CODES,
@@ -153,6 +153,9 @@ class RunWriter:
     def _recover(self) -> None:
         """Learn from the last log how many rows were written; what this process still holds is sent again."""
         ledger = self._ledger
+        if not ledger.segments:
+            # A job that was queued again with its id only: its rows go behind those that are here.
+            ledger.segments, ledger.base = earlier_segments(folder_of(self._options, self._info), self._run_id)
         rows = ledger.base
         if ledger.segments:
             last = ledger.segments[-1]

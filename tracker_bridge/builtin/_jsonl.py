@@ -60,8 +60,9 @@ class JsonlAdapter(Adapter[JsonlOptions]):
         path.parent.mkdir(parents=True, exist_ok=True)
         self._let_go()
         self._file = path.open("ab+")
-        self._written = _mend(self._file)
-        self._line({"run_id": run.run_id, "project": run.project, "name": run.name, "attempt": run.attempt})
+        self._written = _mend(self._file, run.started_ns)
+        head = {"run_id": run.run_id, "project": run.project, "name": run.name, "attempt": run.attempt}
+        self._line({**head, "started_ns": run.started_ns})
         return Opened({"path": str(path)}, str(path))
 
     def write(self, batch: Batch) -> None:
@@ -97,16 +98,22 @@ class JsonlAdapter(Adapter[JsonlOptions]):
         self._file.write(_encode(value) + b"\n")
 
 
-def _mend(file: BinaryIO) -> int:
-    """Cut a torn last line; returns the largest sequence in the file, -1 if there is none."""
+def _mend(file: BinaryIO, started_ns: int) -> int:
+    """Cut a torn last line; returns the largest sequence of the journal begun at `started_ns`, -1 if there is none.
+
+    A job that was queued again with its run id and an empty queue counts its records from 0 once more.
+    """
     file.seek(0)
-    written, end = -1, 0
+    written, end, ours = -1, 0, True
     for line in file:
         if not line.endswith(b"\n"):
             break
         end += len(line)
-        sequence = msgspec.json.decode(line).get("sequence", -1)
-        written = max(written, sequence)
+        content = msgspec.json.decode(line)
+        if "attempt" in content:
+            ours = content.get("started_ns", started_ns) == started_ns
+        if ours:
+            written = max(written, content.get("sequence", -1))
     file.truncate(end)
     return written
 
