@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tracker_bridge.adapter import Adapter, Batch, Capabilities, Opened, ParamRule, Requirement, RunInfo, TagRule
 from tracker_bridge_wandb._options import WandbOptions
-from tracker_bridge_wandb._values import MAX_PARAM, MAX_TAG, NAMES
+from tracker_bridge_wandb._values import MAX_PARAM, MAX_ROW_POINTS, MAX_TAG, NAMES
 
 if TYPE_CHECKING:
     from tracker_bridge_wandb._run import RunWriter
@@ -28,6 +28,7 @@ class WandbAdapter(Adapter[WandbOptions]):
     capabilities = Capabilities(
         max_points=100_000,
         max_items=10_000,
+        max_row=MAX_ROW_POINTS,
         steps="any",
         step_type="int",
         non_finite="native",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from pathlib import Path
 from typing import Any, Literal, Union
 
 from tracker_bridge.adapter import Options, RunInfo
+
+_LONGEST_ID = 64
 
 
 class WandbOptions(Options, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,9 +43,16 @@ def project_of(options: WandbOptions, run: RunInfo) -> str | None:
 
 
 def run_id_of(options: WandbOptions, run: RunInfo) -> str:
-    """The run's id in W&B: the one it had before, the configured one, or the bridge's own in W&B's characters."""
+    """The run's id in W&B: the one it had before, the configured one, or the bridge's own as far as W&B takes it."""
     wanted = run.ids.get("run_id") or options.id or os.environ.get("WANDB_RUN_ID")
-    return wanted or re.sub(r"[:;,#?/'\s\\]", "-", run.run_id)[:64]
+    if wanted:
+        return wanted
+    clean = re.sub(r"[:;,#?/'\s\\]", "-", run.run_id)
+    if len(clean) <= _LONGEST_ID:
+        return clean
+    # What tells ranks and sweeps apart is often at the end.
+    mark = hashlib.blake2b(run.run_id.encode(), digest_size=6).hexdigest()
+    return f"{clean[: _LONGEST_ID - len(mark) - 1]}-{mark}"
 
 
 def from_run(option: str | None, variable: str, value: str | None) -> str | None:

@@ -41,8 +41,10 @@ from tracker_bridge_wandb._values import (
     config,
     file_name,
     histogram_cell,
+    json_size,
     media_name,
     merge,
+    parts,
     tags,
     text_page,
 )
@@ -284,7 +286,11 @@ class RunWriter:
     def _accept(self, item: Item, mark: Mark) -> None:
         if isinstance(item, Row):
             step = item.step if isinstance(item.step, int) else int(item.step)
-            self._add(step, item.time_ns, cells(item.names, item.values), mark)
+            *earlier, last = parts(cells(item.names, item.values), MAX_ROW)
+            for part in earlier:
+                # Only the last part completes the row.
+                self._add(step, item.time_ns, part, self._accepted)
+            self._add(step, item.time_ns, last, mark)
         elif isinstance(item, HistogramItem):
             self._add(int(item.step), item.time_ns, {item.name: histogram_cell(item.edges, item.counts)}, mark)
         elif isinstance(item, TextItem):
@@ -305,7 +311,7 @@ class RunWriter:
 
     def _add(self, step: int | None, time_ns: int, new: dict[str, str], mark: Mark) -> None:
         """Into the open row if it is of this step and has none of these columns; else into the next one."""
-        size = sum(map(len, new)) + sum(map(len, new.values())) + 8 * len(new)
+        size = json_size(new)
         draft = self._draft
         if draft is not None:
             joins = step is None or draft.step in (step, None)

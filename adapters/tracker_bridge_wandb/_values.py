@@ -23,6 +23,8 @@ MAX_PARAM = 99_000
 bytes the SDK warns on stderr."""
 MAX_ROW = 8_000_000
 """Bytes of one row as JSON. A server takes 10,383,360; the SDK drops a longer row, and every later summary with it."""
+MAX_ROW_POINTS = 10_000
+"""The courier cuts wider rows, so that with names of usual length no single one comes near `MAX_ROW`."""
 MAX_BINS = 512
 EXIT_CODES = {"finished": 0, "failed": 1, "killed": 255, "crashed": 2}
 """W&B knows finished (0) and failed (others); 255 is what its SDK reports after Ctrl-C."""
@@ -35,6 +37,27 @@ _RESERVED_FILES = frozenset(
 def cells(names: tuple[str, ...], values: npt.NDArray[np.float64]) -> dict[str, str]:
     """Column -> JSON; NaN and the infinities as W&B spells them."""
     return dict(zip(names, json.dumps(values.tolist())[1:-1].split(", "), strict=True))
+
+
+def json_size(columns: Mapping[str, str]) -> int:
+    """Bytes of the columns as JSON, about."""
+    return sum(map(len, columns)) + sum(map(len, columns.values())) + 8 * len(columns)
+
+
+def parts(columns: dict[str, str], limit: int) -> list[dict[str, str]]:
+    """The columns in parts of at most `limit` bytes, at least one column each."""
+    if json_size(columns) <= limit:
+        return [columns]
+    found: list[dict[str, str]] = []
+    size = limit
+    for name, value in columns.items():
+        one = json_size({name: value})
+        if size + one > limit:
+            found.append({})
+            size = 0
+        found[-1][name] = value
+        size += one
+    return found
 
 
 def histogram_cell(edges: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]) -> str:

@@ -26,7 +26,7 @@ __all__ = ["mlflow_sqlite", "mlflow_template"]
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 BEGIN = 1_750_000_000_000_000_000
-RUN = "job 7:b"
+RUN = "job-7.b"
 FACTS = {
     "script": "train_bert.py",
     "arguments": ["--lr", "0.1"],
@@ -93,7 +93,7 @@ def test_tensorboard(tmp_path: Path) -> None:
     """Folders `project/experiment/name-run_id`, HPARAMS and texts."""
     trial = delivered(tmp_path, "tensorboard", {"log_dir": "runs"})
     folder = Path(trial.ids["log_dir"])
-    assert folder.relative_to(tmp_path) == Path("runs/nlp/bert/tracking/a run-job 7_b")
+    assert folder.relative_to(tmp_path) == Path("runs/nlp/bert/tracking/a run-job-7.b")
     read = EventAccumulator(str(folder)).Reload()
     sheets = {name: json.loads(tensor_text(read, f"tracker_bridge/{name}")[8:-4]) for name in ("run", "tags", "params")}
     assert FACTS.items() <= sheets["run"].items()
@@ -139,7 +139,7 @@ def test_wandb(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     trial = delivered(tmp_path, "wandb", {"mode": "offline"})
     assert capfd.readouterr() == ("", "")
     run = readback_wandb.read_run(tmp_path, trial.ids["run_id"])
-    assert (trial.ids["run_id"], run.project) == ("job-7-b", "nlp-bert")
+    assert (trial.ids["run_id"], run.project) == (RUN, "nlp-bert")
     assert (run.last("groupName"), run.last("displayName")) == ("tracking", "a run")
     assert sorted(run.last("tags")) == ["k:v", "t"]
     assert (run.config["lr"], run.config["opt"]) == (0.2, {"name": "adamw"})
