@@ -1,6 +1,6 @@
 """`TRACKER_BRIDGE_*` environment variables as a layer.
 
-    TRACKER_BRIDGE_PROJECT, _EXPERIMENT, _NAME, _RUN_ID, _RESUME     one key
+    TRACKER_BRIDGE_PROJECT, _EXPERIMENT, _NAME, _RUN_ID, _RESUME, _RANKS   one key
     TRACKER_BRIDGE_TAGS                                              tags, separated by commas
     TRACKER_BRIDGE_DIR                                               the same as TRACKER_BRIDGE_QUEUE__DIR
     TRACKER_BRIDGE_BACKENDS                                          names separated by commas, or none
@@ -24,7 +24,7 @@ from tracker_bridge.config._types import RouteConfig
 from tracker_bridge.errors import ConfigError
 
 PREFIX = "TRACKER_BRIDGE_"
-_PLAIN = (*TEXTS, "resume", "tags", "dir", "backends", "config")
+_PLAIN = (*TEXTS, "resume", "ranks", "tags", "dir", "backends", "config")
 
 
 def environment_layer(

@@ -28,7 +28,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "delivery": DeliveryConfig,
     "health": HealthConfig,
 }
-KEYS = (*TEXTS, "resume", "tags", "params", "backends", *SECTIONS)
+KEYS = (*TEXTS, "resume", "ranks", "tags", "params", "backends", *SECTIONS)
 BACKEND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _BACKENDS_SHAPE = (
     "a list of names, or a mapping from each name to its options (backends: {tensorboard: {log_dir: runs}, wandb: {}})"

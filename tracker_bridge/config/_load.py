@@ -33,6 +33,7 @@ from tracker_bridge.config._types import (
     DeliveryConfig,
     GradientsConfig,
     QueueConfig,
+    Ranks,
     RouteConfig,
 )
 from tracker_bridge.config._units import check_pattern, parse_duration, parse_order, parse_size
@@ -206,7 +207,7 @@ def _environment(environ: Mapping[str, str], *others: Layer) -> Layer:
 
 def _layer_of_config(config: Config) -> Layer:
     tree = {
-        **{key: getattr(config, key) for key in (*TEXTS, "resume", "tags", "params", "backends", "gradients")},
+        **{key: getattr(config, key) for key in (*TEXTS, "resume", "ranks", "tags", "params", "backends", "gradients")},
         "queue": config.queue,
         "delivery": config.delivery,
         "health": config.health,
@@ -264,12 +265,14 @@ def _build(layers: list[Layer], environ: Mapping[str, str], cwd: Path, origin: s
 
     texts = {key: _text(key, leaf_at(key)) for key in TEXTS}
     resume = leaf_at("resume")
+    ranks = leaf_at("ranks")
     tags = leaf_at("tags")
     params = leaf_at("params")
     queue = section(QueueConfig, "queue", given={"dir": DEFAULT_QUEUE_DIR})
     return Config(
         **texts,
         resume=False if resume is None else convert(resume, bool),
+        ranks="first" if ranks is None else convert(ranks, Ranks),
         tags={} if tags is None else tags.value,
         params={} if params is None else params.value,
         backends=tuple(backend(name) for name in names),

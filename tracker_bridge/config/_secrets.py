@@ -106,7 +106,7 @@ def redact(config: Config) -> dict[str, Any]:
     outside = {path: HIDDEN for path, text in config.references.items() if any(map(is_secret_key, _variables(text)))}
     document: dict[str, Any] = {
         name: _hidden(getattr(config, name), (name,), outside)
-        for name in ("project", "experiment", "name", "run_id", "resume", "tags")
+        for name in ("project", "experiment", "name", "run_id", "resume", "ranks", "tags")
     }
     document["backends"] = {
         backend.name: {

@@ -13,6 +13,7 @@ Grouping = Literal["parameter", "module", "block", "total"]
 Part = Literal["attention", "mlp", "embeddings", "norms", "head", "last"]
 DeliveryMode = Literal["process", "thread"]
 WhenFull = Literal["drop_oldest", "drop_newest"]
+Ranks = Literal["first", "all"]
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 MIB = 1024**2
@@ -81,7 +82,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     Holds secrets: `redact` makes the form that may be written. `gradients` is None where no source has that section.
     `cwd` is the working directory at load, to which relative paths in the backends' options belong. `origin` says
     where the configuration was found. `references` gives, for each key path whose value holds `${env:...}`, the text
-    as it was written.
+    as it was written. `ranks`: in a job of several ranks the first one writes, or each one writes a run of its own.
     """
 
     project: Union[str, None] = None
@@ -89,6 +90,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     name: Union[str, None] = None
     run_id: Union[str, None] = None
     resume: bool = False
+    ranks: Ranks = "first"
     tags: dict[str, Union[str, None]] = {}
     params: dict[str, Any] = {}
     backends: tuple[BackendConfig, ...] = ()

@@ -26,7 +26,7 @@ from tracker_bridge.run import _exit
 from tracker_bridge.run._channel import Channel, NoChannel, ProcessChannel, ThreadChannel
 from tracker_bridge.run._plain import plain_params, plain_tags
 from tracker_bridge.run._provenance import provenance
-from tracker_bridge.run._ranks import is_writer
+from tracker_bridge.run._ranks import current_rank
 from tracker_bridge.run._run import Run
 from tracker_bridge.rundir import (
     Manifest,
@@ -83,7 +83,7 @@ def init(
         params: Hyper-parameters, see `Run.log_params`.
         backends: A name, names, or name -> options; replaces those of the configuration.
         dir: The queue directory, in which the run gets a directory of its own.
-        resume: Continue the run `run_id` even if it had ended.
+        resume: Continue the run `run_id` even if it had ended. False leaves it to the configuration.
 
     Raises:
         ConfigError: The configuration cannot be used.
@@ -99,7 +99,7 @@ def init(
         params=plain_params(params) if params is not None else {},
         backends=backends,
         dir=dir,
-        resume=resume,
+        resume=resume or None,
     )
     return begin(settings)
 
@@ -110,8 +110,11 @@ def begin(settings: Config, adapters: Mapping[str, Adapter[Any]] = MappingProxyT
     `adapters`: ready-made ones by the name of their backend in `settings`, which hold objects of this process; the
     delivery mode must be `thread` then. Raises `UsageError`.
     """
+    rank = current_rank()
+    if rank is not None and settings.ranks == "all":
+        settings = _of_rank(settings, rank)
     chosen = _checked_id(settings.run_id) if settings.run_id else _new_id()
-    if not is_writer():
+    if rank and settings.ranks == "first":
         return _silent(chosen, settings)
     opened = _open(settings, chosen)
     if opened is None:
@@ -132,6 +135,21 @@ def begin(settings: Config, adapters: Mapping[str, Adapter[Any]] = MappingProxyT
     )
     _exit.register(run)
     return run
+
+
+def _of_rank(settings: Config, rank: int) -> Config:
+    """The settings of one rank's own run: told apart by its id and name, and found by the tag `rank`."""
+    mark = f"-rank{rank}"
+
+    def own(text: str) -> str:
+        return text if text.endswith(mark) else text + mark
+
+    return msgspec.structs.replace(
+        settings,
+        run_id=own(settings.run_id or _new_id()),
+        name=own(settings.name) if settings.name else None,
+        tags={**settings.tags, "rank": str(rank)},
+    )
 
 
 def _silent(run_id: str, settings: Config) -> Run:

@@ -1,4 +1,4 @@
-"""Which process of a distributed job writes."""
+"""Which process of a distributed job this is."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import os
 import sys
 
 
-def is_writer() -> bool:
-    """True on the first rank, and where there are no ranks.
+def current_rank() -> int | None:
+    """The rank, None where there are none.
 
     torch.distributed is asked if the script has initialised it; else torchrun's RANK counts.
     """
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return bool(distributed.get_rank() == 0)
+        return int(distributed.get_rank())
     try:
-        return int(os.environ.get("RANK", "0")) == 0
-    except ValueError:
-        return True
+        return int(os.environ["RANK"])
+    except (KeyError, ValueError):
+        return None
