@@ -16,7 +16,8 @@ from tracker_bridge.errors import BridgeError
 
 Load = Callable[..., Config]
 KEYS = (
-    "Valid keys: backends, delivery, experiment, gradients, health, name, params, project, queue, ranks, resume, run_id, tags"
+    "Valid keys: backends, delivery, experiment, gradients, health, name, params, project, queue, ranks, resume, "
+    "run_id, tags"
 )
 OPTIONS = "api_key, labels, mode, port, ratio, settings, tracking_uri, verbose"
 KINDS = "absent, alpha, beta, console, jsonl, memory, mlflow, neptune, tensorboard, wandb"
@@ -212,7 +213,8 @@ ENVIRONMENT: list[tuple[dict[str, str], str]] = [
         {"TRACKER_BRIDGE_PROJET": "x"},
         "TRACKER_BRIDGE_PROJET: unknown environment variable; did you mean 'TRACKER_BRIDGE_PROJECT'? Known ones: "
         "TRACKER_BRIDGE_BACKENDS, TRACKER_BRIDGE_CONFIG, TRACKER_BRIDGE_DIR, TRACKER_BRIDGE_EXPERIMENT, "
-        "TRACKER_BRIDGE_NAME, TRACKER_BRIDGE_PROJECT, TRACKER_BRIDGE_RANKS, TRACKER_BRIDGE_RESUME, TRACKER_BRIDGE_RUN_ID, "
+        "TRACKER_BRIDGE_NAME, TRACKER_BRIDGE_PROJECT, TRACKER_BRIDGE_RANKS, TRACKER_BRIDGE_RESUME, "
+        "TRACKER_BRIDGE_RUN_ID, "
         "TRACKER_BRIDGE_TAGS, "
         "TRACKER_BRIDGE_<BACKEND>__<OPTION>, TRACKER_BRIDGE_<SECTION>__<KEY>",
     ),
