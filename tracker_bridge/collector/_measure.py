@@ -229,6 +229,9 @@ class _DenseCpu:
             starts.append(at)
             order.append(position)
             at += count
+        # Powers of two that rows of a piece are multiplied by before they are measured, and what undoes them.
+        self._scales: list[Tensor | None] = [None for bucket in self._buckets for _ in bucket.pieces]
+        self._unscale: Float64 | None = None
         self._starts = np.array(starts, dtype=np.intp) if large else None
         self._order = np.array(order, dtype=np.intp)
         numel = np.array([_there(tensors[i]).numel() for i in order], dtype=np.float64)
@@ -237,12 +240,16 @@ class _DenseCpu:
     def measure(self, tensors: Sequence[Tensor | None], values: Float64) -> None:
         """Write the norm of each of this group's tensors to its position in `values`."""
         ordinal = self._norm_type
+        scales = iter(self._scales)
         for bucket in self._buckets:
             for pick, stacked, rows, out in bucket.pieces:
                 members = pick(tensors)
                 if _there(members[0]).shape != bucket.shape:
                     raise _LayoutChanged
                 torch.stack(members, out=stacked)  # type: ignore[arg-type]
+                scale = next(scales)
+                if scale is not None:
+                    rows.mul_(scale)
                 torch.linalg.vector_norm(rows, ordinal, 1, out=out)
         if self._single:
             members = [tensors[i] for i in self._single]
@@ -262,6 +269,8 @@ class _DenseCpu:
             values[self._order] = found
             return
         suspect = (found <= self._floor) | (found == np.inf)
+        if self._unscale is not None:
+            found[: len(self._unscale)] *= self._unscale
         if suspect.any():
             self._again(tensors, found, np.flatnonzero(suspect))
         values[self._order] = found
@@ -298,22 +307,33 @@ class _DenseCpu:
     def _again_stacked(
         self, tensors: Sequence[Tensor | None], found: Float64, suspects: npt.NDArray[np.intp]
     ) -> npt.NDArray[np.intp]:
-        """Redo the pieces that hold suspects, each row scaled by a power of two (exact); returns what is left to do."""
+        """Redo the pieces that hold suspects, each row scaled by a power of two (exact); returns what is left to do.
+
+        The scales are kept: gradients that have vanished stay so, and the next step then measures them in one pass.
+        """
         begin = 0
+        number = 0
+        unscale = np.ones(len(self._order) - len(self._single) - len(self._large))
+        if self._unscale is not None:
+            unscale[:] = self._unscale
         for bucket in self._buckets:
             for pick, stacked, rows, out in bucket.pieces:
                 end = begin + len(out)
                 first, last = np.searchsorted(suspects, (begin, end))
                 if first < last:
                     torch.stack(pick(tensors), out=stacked)  # type: ignore[arg-type]
-                    peaks = torch.linalg.vector_norm(rows, math.inf, 1).numpy().astype(np.float64)
+                    peaks = rows.abs_().amax(1).numpy().astype(np.float64)
                     usable = np.isfinite(peaks) & (peaks > 0)
                     exponents = np.where(usable, np.minimum(-np.frexp(peaks)[1], 126), 0)
-                    rows.mul_(torch.from_numpy(np.ldexp(1.0, exponents).astype(np.float32)).unsqueeze(1))
-                    scaled = torch.linalg.vector_norm(rows, 2.0, 1).numpy().astype(np.float64)
+                    scale = torch.from_numpy(np.ldexp(1.0, exponents).astype(np.float32)).unsqueeze(1)
+                    scaled = torch.linalg.vector_norm(rows.mul_(scale), 2.0, 1).numpy().astype(np.float64)
                     chosen = suspects[first:last] - begin
                     found[begin + chosen] = np.where(usable, np.ldexp(scaled, -exponents), peaks)[chosen]
+                    self._scales[number] = scale
+                    unscale[begin:end] = np.ldexp(1.0, -exponents)
                 begin = end
+                number += 1
+        self._unscale = unscale
         return suspects[suspects >= begin]
 
     def _bucket(self, shape: torch.Size, members: Sequence[int], order: list[int]) -> _Bucket:
