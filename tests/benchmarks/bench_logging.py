@@ -3,7 +3,7 @@
 Prints p50, p99.9 and the largest in microseconds of `log_metrics` with 5 scalars and of the record of a 1,000-norm
 vector, at about 1,000 calls a second, for each kind of fault; then the same calls through each SDK.
 
-    python tests/benchmarks/bench_logging.py [--calls 100000] [--sdk-calls 300]
+    python tests/benchmarks/bench_logging.py [--calls 100000] [--sdk-calls 300] [--sleep]
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--sdk-calls", type=int, default=300)
+    parser.add_argument("--sleep", action="store_true", help="sleep between calls; every cache is cold then")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
@@ -52,8 +53,8 @@ def main() -> None:
         print(f"{'microseconds':36} 5 scalars {columns}    1,000 norms {columns}")
         for name, backends in cases.items():
             limit = "4MiB" if name.startswith("disk") else "2GiB"
-            scalars = bridge_case(backends, limit, arguments.calls, log_scalars)
-            norms = bridge_case(backends, limit, arguments.calls // 4, log_norms)
+            scalars = bridge_case(backends, limit, arguments.calls, log_scalars, arguments.sleep)
+            norms = bridge_case(backends, limit, arguments.calls // 4, log_norms, arguments.sleep)
             show(f"tracker_bridge, {name}", scalars, norms)
         for name, case in sdk_cases(Path(folder)).items():
             show(name, *(pace(call, arguments.sdk_calls, 1e9) for call in case))
@@ -67,13 +68,17 @@ def show(name: str, scalars: np.ndarray, norms: np.ndarray) -> None:
 
 
 def bridge_case(
-    backends: dict[str, object], limit: str, calls: int, make: Callable[[bridge.Run], Callable[[int], None]]
+    backends: dict[str, object],
+    limit: str,
+    calls: int,
+    make: Callable[[bridge.Run], Callable[[int], None]],
+    sleeping: bool,
 ) -> np.ndarray:
     """Nanoseconds of each call."""
     run = bridge.init({"backends": backends or "none", "queue": {"max_disk": limit}})
     with open(os.devnull, "w") as null, contextlib.redirect_stderr(null):
         run.wait_until_open(5)
-        times = pace(make(run), calls, RATE)
+        times = pace(make(run), calls, RATE, sleeping)
         run.close(timeout=1)
     return times
 
@@ -91,7 +96,7 @@ def log_norms(run: bridge.Run) -> Callable[[int], None]:
     return lambda step: run._append(NormVector(time.time_ns(), step, 0, pack_values(values)))
 
 
-def pace(call: Callable[[int], None], calls: int, rate: float) -> np.ndarray:
+def pace(call: Callable[[int], None], calls: int, rate: float, sleeping: bool = False) -> np.ndarray:
     """Call `calls` times, at most `rate` a second; nanoseconds of each."""
     times = np.empty(calls, dtype=np.int64)
     begun = time.perf_counter()
@@ -99,9 +104,11 @@ def pace(call: Callable[[int], None], calls: int, rate: float) -> np.ndarray:
         before = time.perf_counter_ns()
         call(step)
         times[step] = time.perf_counter_ns() - before
-        early = begun + (step + 1) / rate - time.perf_counter()
-        if early > 0.001:
-            time.sleep(early)
+        due = begun + (step + 1) / rate
+        if sleeping:
+            time.sleep(max(0.0, due - time.perf_counter()))
+        while time.perf_counter() < due:  # a training thread is busy between its calls
+            pass
     return times
 
 
