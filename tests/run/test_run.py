@@ -354,3 +354,61 @@ def test_late_logging_is_told_once_and_changes_nothing(tmp_path: Path) -> None:
     )
     assert done.stderr.count("what is logged after close() is not kept") == 1
     assert scripts.metrics(tmp_path / "r.jsonl", "x") == []
+
+
+def test_logging_after_close_does_not_reopen_the_run(tmp_path: Path) -> None:
+    """A line after close(), a second later, must not bring delivery back to end a finished run as crashed."""
+    scripts.run(
+        tmp_path,
+        HEAD
+        + """
+run = bridge.init(backends=BACKEND, run_id="r")
+run.log_metrics({"a": 1.0}); time.sleep(0.3)
+run.close()
+run._next_look = 0
+run.log_metrics({"final": 1.0})
+""",
+    )
+    until(lambda: not scripts.processes_of(tmp_path), what="no process is left")
+    assert scripts.statuses(tmp_path / "r.jsonl") == ["finished"]
+
+
+def test_a_run_that_goes_out_of_scope_ends_with_the_script_as_finished(tmp_path: Path) -> None:
+    """A function for each run, none closed: every one is finished, not crashed, whatever the garbage collector does."""
+    scripts.run(
+        tmp_path,
+        HEAD
+        + """
+import gc
+def train(number):
+    run = bridge.init(backends=BACKEND, run_id=f"sw{number}")
+    run.log_metrics({"loss": 1.0}, step=number)
+for number in range(3):
+    train(number)
+gc.collect()
+time.sleep(1)
+""",
+    )
+    for number in range(3):
+        assert scripts.statuses(tmp_path / f"sw{number}.jsonl") == ["finished"]
+
+
+def test_half_characters_and_secrets_in_what_is_logged(tmp_path: Path) -> None:
+    """A lone surrogate costs a question mark, not the record; values under secret-like keys and options are hidden."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+run = bridge.init(backends=BACKEND, run_id="r", params={"api_key": "SECRET-one"})
+run.log_metrics({"loss": 1.0, "caf\\udce9": 2.0}, step=0)
+run.log_text("caf\\udce9", "x"); run.add_tags(["caf\\udce9"]); run.log_params({"nested": {"password": "SECRET-two"}})
+""",
+        "--password",
+        "SECRET-three",
+        "--token=SECRET-four",
+    )
+    assert done.stderr == ""
+    assert scripts.metrics(tmp_path / "r.jsonl", "loss") == [(0, 1.0)]
+    assert scripts.metrics(tmp_path / "r.jsonl", "caf?") == [(0, 2.0)]
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".py")
+    assert b"SECRET" not in written

@@ -12,7 +12,7 @@ from tracker_bridge.config._load import (
     restore,
     secret_environ,
 )
-from tracker_bridge.config._secrets import HIDDEN, redact, scrub, scrub_data, secret_values
+from tracker_bridge.config._secrets import HIDDEN, hide_secrets, is_secret_key, redact, scrub, scrub_data, secret_values
 from tracker_bridge.config._text import describe_type
 from tracker_bridge.config._types import (
     BackendConfig,
@@ -40,6 +40,8 @@ __all__ = [
     "QueueConfig",
     "RouteConfig",
     "describe_type",
+    "hide_secrets",
+    "is_secret_key",
     "load_config",
     "locate_queue",
     "redact",

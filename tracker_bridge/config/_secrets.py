@@ -96,6 +96,12 @@ def scrub_data(value: Any, secrets: Iterable[str]) -> Any:
     return value
 
 
+def hide_secrets(params: Mapping[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
+    """Params without secrets: neither known ones anywhere, nor anything under a key that is named like one."""
+    hidden: dict[str, Any] = _hidden(scrub_data(params, secrets), ("params",), {})
+    return hidden
+
+
 def redact(config: Config) -> dict[str, Any]:
     """The configuration for `run.json`: JSON-able, without secrets, in the shape of a configuration file.
 

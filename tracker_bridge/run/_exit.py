@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tracker_bridge.run._run import Run
 
-_live: weakref.WeakSet[Run] = weakref.WeakSet()
+_live: set[Run] = set()
+# Strong: a run that its script has dropped without closing is still to be ended, as what it is, when the script ends.
 _order: list[weakref.ref[Run]] = []
 _installed = False
 

@@ -17,7 +17,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from tracker_bridge.adapter import Adapter
-from tracker_bridge.config import Config, load_config, redact, scrub, scrub_data, secret_values
+from tracker_bridge.config import Config, hide_secrets, load_config, redact, scrub, secret_values
 from tracker_bridge.delivery import plan_of
 from tracker_bridge.errors import UsageError
 from tracker_bridge.journal import Entry, JournalWriter, WhenFull, WriterBusyError, scan
@@ -221,7 +221,7 @@ def _begin(settings: Config, paths: RunPaths, run_id: str) -> tuple[JournalWrite
     owner = this_process()
     journal.append(RunStarted(time.time_ns(), run_id, past.attempt, owner.pid, owner.host, found))
     if settings.params:
-        journal.append(Params(time.time_ns(), scrub_data(settings.params, secrets)))
+        journal.append(Params(time.time_ns(), hide_secrets(settings.params, secrets)))
     if settings.tags:
         journal.append(Tags(time.time_ns(), settings.tags))
     return journal, past

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
+from tracker_bridge.config import HIDDEN, is_secret_key
+
 
 def provenance(scrub: Callable[[str], str]) -> dict[str, Any]:
     """script, arguments, cwd, git_commit, git_branch, git_remote (without credentials), host, user, python, platform.
@@ -20,7 +22,7 @@ def provenance(scrub: Callable[[str], str]) -> dict[str, Any]:
     """
     found: dict[str, Any] = {
         "script": sys.argv[0] if sys.argv else "",
-        "arguments": [scrub(argument) for argument in sys.argv[1:]],
+        "arguments": [scrub(argument) for argument in _without_secrets(sys.argv[1:])],
         "cwd": str(Path.cwd()),
         "host": socket.gethostname(),
         "python": platform.python_version(),
@@ -31,6 +33,20 @@ def provenance(scrub: Callable[[str], str]) -> dict[str, Any]:
     with contextlib.suppress(OSError, ValueError, UnicodeError):
         found |= _git(Path.cwd())
     return found
+
+
+def _without_secrets(arguments: list[str]) -> list[str]:
+    """`--password X` and `--password=X` without X, for every option that is named like a secret."""
+    shown: list[str] = []
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if equals and name.startswith("-") and is_secret_key(name.lstrip("-")):
+            shown.append(f"{name}={HIDDEN}")
+        elif shown and shown[-1].startswith("-") and is_secret_key(shown[-1].lstrip("-")):
+            shown.append(HIDDEN)
+        else:
+            shown.append(argument)
+    return shown
 
 
 def _git(start: Path) -> dict[str, str]:

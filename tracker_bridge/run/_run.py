@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tracker_bridge.config import GradientsConfig, scrub, scrub_data
+from tracker_bridge.config import GradientsConfig, hide_secrets, scrub
 from tracker_bridge.journal import Entry, JournalReader, JournalWriter
 from tracker_bridge.records import (
     Alert,
@@ -36,7 +36,7 @@ from tracker_bridge.records import (
 from tracker_bridge.run import _exit
 from tracker_bridge.run._channel import Channel, NoChannel, ThreadChannel, wait_until
 from tracker_bridge.run._pending import PendingRecords
-from tracker_bridge.run._plain import plain_params, plain_tags
+from tracker_bridge.run._plain import encodable, plain_params, plain_tags
 from tracker_bridge.run._result import BackendDelivery, Delivery
 from tracker_bridge.run._values import OnDevice, as_scalar, as_step, as_time_ns, check_names
 from tracker_bridge.run._watch import Tables, watch
@@ -162,15 +162,16 @@ class Run:
             self._append(Metrics(logged, step, values))
         if waiting:
             self._pending.add_scalars(logged, step, waiting)
-        if not self._looked <= now < self._next_look:
+        if not self._looked <= now < self._next_look and not self._closing:
             self._look(now)
 
     def log_params(self, data: Any) -> None:
         """Log hyper-parameters: a mapping, dataclass, Namespace or DictConfig, nested at will. Later values win.
 
-        Values of the configuration's and the environment's secrets in them are replaced by `<secret>`.
+        Values of the configuration's and the environment's secrets in them, and whatever stands under a key that is
+        named like a secret (`api_key`, `password`), are replaced by `<secret>`.
         """
-        self._append(Params(time.time_ns(), scrub_data(plain_params(data), self._secrets)))
+        self._append(Params(time.time_ns(), hide_secrets(plain_params(data), self._secrets)))
 
     def add_tags(self, tags: Iterable[str] | Mapping[str, str | None] | str) -> None:
         """Add tags: texts, or key -> value."""
@@ -329,6 +330,9 @@ class Run:
             return
         try:
             journal.append_encoded(encode(record)) if type(record) is Metrics else journal.append(record)
+        except UnicodeEncodeError:
+            # Half a character (a file name of another encoding, say) is no reason to lose what stands beside it.
+            journal.append(encodable(record))
         except Exception as error:
             self._say_once(f"a record could not be written: {type(error).__name__}: {error}")
 
