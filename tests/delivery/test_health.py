@@ -54,15 +54,14 @@ def test_an_alert_reaches_every_backend_the_terminal_the_callback_and_the_reader
 
 
 def test_a_disabled_rule_is_silent_and_an_unknown_one_is_told(tmp_path: Path) -> None:
-    """The configuration turns rules off by name; a wrong name costs the rules, not the run."""
+    """The configuration turns rules off by name; a wrong name is an error that names the nearest one."""
     quiet = scripts.run(tmp_path, SCRIPT, "non_finite")
     assert quiet.returncode == 0, quiet.stderr
     assert alerts_in(tmp_path / "out.jsonl") == []
     (tmp_path / "wrong").mkdir()
-    wrong = scripts.run(tmp_path / "wrong", SCRIPT, "no_such_rule")
-    assert wrong.returncode == 0, wrong.stderr
-    assert "no rule is called 'no_such_rule'" in wrong.stderr
-    assert len(scripts.metrics(tmp_path / "wrong" / "out.jsonl", "loss")) == 40
+    wrong = scripts.run(tmp_path / "wrong", SCRIPT, "spikes")
+    assert wrong.returncode == 1
+    assert "health.disabled: no rule is called 'spikes'; did you mean 'spike'?" in wrong.stderr
 
 
 def test_kept_alerts_are_delivered_later_without_judging_again(tmp_path: Path) -> None:

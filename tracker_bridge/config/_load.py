@@ -12,6 +12,7 @@ the working directory, else `[tool.tracker_bridge]` of its pyproject.toml, else 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -38,7 +39,7 @@ from tracker_bridge.config._types import (
 )
 from tracker_bridge.config._units import check_pattern, parse_duration, parse_order, parse_size
 from tracker_bridge.errors import AdapterLoadError, ConfigError
-from tracker_bridge.health import HealthConfig
+from tracker_bridge.health import RULES, HealthConfig
 
 DEFAULT_BACKENDS = ("tensorboard",)
 DEFAULT_QUEUE_DIR = "tracker_bridge_runs"
@@ -276,7 +277,7 @@ def _build(layers: list[Layer], environ: Mapping[str, str], cwd: Path, origin: s
         tags={} if tags is None else tags.value,
         params={} if params is None else params.value,
         backends=tuple(backend(name) for name in names),
-        health=section(HealthConfig, "health"),
+        health=_health(section(HealthConfig, "health"), origin),
         gradients=section(GradientsConfig, "gradients") if "gradients" in present else None,
         queue=msgspec.structs.replace(queue, dir=cwd / Path(queue.dir).expanduser()),
         delivery=section(DeliveryConfig, "delivery"),
@@ -284,6 +285,16 @@ def _build(layers: list[Layer], environ: Mapping[str, str], cwd: Path, origin: s
         origin=origin,
         references={path: text for path, text in references.items() if path[0] != "params"},
     )
+
+
+def _health(health: HealthConfig, origin: str) -> HealthConfig:
+    for rule in health.disabled:
+        if rule not in RULES:
+            near = difflib.get_close_matches(rule, RULES, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            problem = f"no rule is called {rule!r}; {hint}Rules: {', '.join(RULES)}"
+            raise ConfigError(problem, origin=origin, key="health.disabled")
+    return health
 
 
 def _text(key: str, leaf: Leaf | None) -> str | None:
