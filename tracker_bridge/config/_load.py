@@ -279,12 +279,23 @@ def _build(layers: list[Layer], environ: Mapping[str, str], cwd: Path, origin: s
         backends=tuple(backend(name) for name in names),
         health=_health(section(HealthConfig, "health"), origin),
         gradients=section(GradientsConfig, "gradients") if "gradients" in present else None,
-        queue=msgspec.structs.replace(queue, dir=cwd / Path(queue.dir).expanduser()),
+        queue=msgspec.structs.replace(_queue(queue, origin), dir=cwd / Path(queue.dir).expanduser()),
         delivery=section(DeliveryConfig, "delivery"),
         cwd=cwd,
         origin=origin,
         references={path: text for path, text in references.items() if path[0] != "params"},
     )
+
+
+SMALLEST_DISK = 64 * 1024
+"""Below it a journal cannot be cut into segments."""
+
+
+def _queue(queue: QueueConfig, origin: str) -> QueueConfig:
+    if queue.max_disk < SMALLEST_DISK:
+        problem = f"found {queue.max_disk} bytes, expected at least 64KiB (2GiB is the default)"
+        raise ConfigError(problem, origin=origin, key="queue.max_disk")
+    return queue
 
 
 def _health(health: HealthConfig, origin: str) -> HealthConfig:
