@@ -9,7 +9,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -182,7 +181,6 @@ def test_kill_between_any_two_system_calls_of_a_delivery(tmp_path: Path) -> None
         process.stdin.close()
         if load_state(paths, "jsonl").health == "closed":
             break
-        time.sleep(0)
     done = subprocess.run(
         [sys.executable, "-m", "tracker_bridge.delivery", str(paths.root), "--drain"],
         input=plan.encode() + b"\n",

@@ -146,6 +146,10 @@ CASES: list[tuple[Any, str]] = [
     ),
     ({"gradients": 10}, "gradients: found 10, expected a mapping"),
     (
+        {"queue": {"max_disk": 1}},
+        "queue.max_disk: found 1 bytes, expected at least 64KiB (2GiB is the default)",
+    ),
+    (
         {"gradients": {"every": 10}},
         "gradients.every: unknown key; did you mean 'every_n_steps'? Keys of gradients: every_n_steps, exclude, "
         "group_by, include, norm_type, parts, rotate",

@@ -40,11 +40,6 @@ class NameMap:
         fresh, self._fresh = self._fresh, {}
         return fresh
 
-    @property
-    def changed(self) -> Mapping[str, str]:
-        """Tracker's name -> original, of those that differ and were asked for so far."""
-        return {mapped: name for name, mapped in self._mapped.items() if mapped != name}
-
     def _map(self, name: str) -> str:
         clean = self._refused.sub("_", name)
         if self._rule.path:

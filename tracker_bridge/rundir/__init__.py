@@ -16,7 +16,7 @@ from tracker_bridge.rundir._manifest import (
 )
 from tracker_bridge.rundir._paths import RunPaths, find_runs
 from tracker_bridge.rundir._process import Owner, this_process
-from tracker_bridge.rundir._state import BackendState, Health, load_state, load_states, save_state
+from tracker_bridge.rundir._state import BackendState, Health, load_state, save_state
 
 __all__ = [
     "MANIFEST_FORMAT",
@@ -33,7 +33,6 @@ __all__ = [
     "find_runs",
     "load_manifest",
     "load_state",
-    "load_states",
     "read_json",
     "save_state",
     "this_process",

@@ -39,11 +39,6 @@ def load_state(paths: RunPaths, backend: str) -> BackendState:
         return BackendState()
 
 
-def load_states(paths: RunPaths, backends: list[str]) -> dict[str, BackendState]:
-    """`load_state` for each."""
-    return {name: load_state(paths, name) for name in backends}
-
-
 def save_state(paths: RunPaths, backend: str, state: BackendState) -> None:
     """Replace the state file in one step."""
     write_json(paths.state(backend), state)
