@@ -26,7 +26,7 @@ from tracker_bridge.adapter import (
 from tracker_bridge.config import BackendConfig
 from tracker_bridge.delivery import Host, Lifecycle, Plan, _backoff, deliver_once
 from tracker_bridge.journal import JournalWriter
-from tracker_bridge.records import Metrics, RunFinished
+from tracker_bridge.records import Metrics, RunFinished, RunStarted
 from tracker_bridge.rundir import Manifest, RunPaths, load_manifest, load_state, write_json
 
 
@@ -108,6 +108,35 @@ def test_run_without_an_end_is_closed_as_crashed_or_left_open(tmp_path: Path) ->
     deliver_once(make_run(tmp_path / "a", status=None).root, backend="t", adapter=crashed)
     deliver_once(make_run(tmp_path / "b", status=None).root, backend="t", adapter=left, close=False)
     assert (crashed.status, left.status) == ("crashed", None)
+
+
+class KilledInClose(Tracker):
+    """All is written and the cursor is behind the end of the run, but `close` does not come through."""
+
+    def close(self, status: str | None) -> None:
+        raise ConnectionResetError("gone")
+
+
+@pytest.mark.parametrize("status", ["finished", "failed", "killed"])
+def test_the_end_of_a_run_is_told_though_an_earlier_delivery_had_read_it(tmp_path: Path, status: str) -> None:
+    """A delivery that ends between the last record and `close` leaves the rest to the next one (naive: crashed)."""
+    paths = make_run(tmp_path, status=status)
+    state = deliver_once(paths.root, backend="t", adapter=KilledInClose(), timeout=0.2)
+    assert (state.sent, state.health) == (26, "down")
+    again = Tracker()
+    state = deliver_once(paths.root, backend="t", adapter=again)
+    assert (again.steps, again.status, state.health) == ([], status, "closed")
+
+
+def test_a_resumed_run_that_vanishes_is_not_given_the_end_of_its_earlier_attempt(paths: RunPaths) -> None:
+    """The end that a delivery remembers is the one of the attempt that it has read."""
+    deliver_once(paths.root, backend="t", adapter=KilledInClose(), timeout=0.2)
+    with JournalWriter.recover(paths.journal, "r") as journal:
+        journal.append(RunStarted(2, "r", 2, 1, "host"))
+    deliver_once(paths.root, backend="t", adapter=KilledInClose(), timeout=0.2)
+    again = Tracker()
+    state = deliver_once(paths.root, backend="t", adapter=again)
+    assert (again.status, state.closed_attempt) == ("crashed", 2)
 
 
 class Flaky(Tracker):

@@ -89,8 +89,8 @@ class Courier:
         self._state = load_state(assignment.paths, assignment.backend)
         self._dropped = Counter(self._state.dropped)
         self._sent, self._points = self._state.sent, self._state.points
-        self._status: str | None = None
-        self._attempt = max(1, self._state.closed_attempt)
+        self._ended = cursor.ended
+        self._attempt = cursor.attempt or max(1, self._state.closed_attempt)
         self._bugs_in_a_row = 0
         self._refused_later: Counter[str] = Counter()
         self._open = False
@@ -173,7 +173,7 @@ class Courier:
                 raise OutOfTimeError
 
     def _close_adapter(self) -> None:
-        status = self._status or self._lifecycle.fallback_status
+        status = self._ended or self._lifecycle.fallback_status
         self._persistently(lambda: self._do.adapter.close(status))
         self._note_refused()
         self._open = False
@@ -202,9 +202,9 @@ class Courier:
                 continue
             count += 1
             if isinstance(entry.record, RunFinished):
-                self._status = entry.record.status
+                self._ended = entry.record.status
             elif isinstance(entry.record, RunStarted):
-                self._status = None
+                self._ended = None
                 self._attempt = entry.record.attempt
             else:
                 items.extend(self._translator(entry.sequence, entry.record))
@@ -224,7 +224,7 @@ class Courier:
             if self._translator.definitions_changed:
                 save_definitions(self._folder, self._translator.definitions)
                 self._translator.definitions_changed = False
-            save_cursor(self._folder, Cursor(self._delivered, self._translator.progress))
+            save_cursor(self._folder, Cursor(self._delivered, self._translator.progress, self._ended, self._attempt))
         except OSError as error:
             # Delivery goes on; at worst this chunk is sent again after a crash.
             self._notices.say(self._do.backend, f"the cursor could not be saved: {error}")

@@ -22,6 +22,10 @@ class Cursor(msgspec.Struct, frozen=True):
 
     position: Position = Position()
     progress: Progress = msgspec.field(default_factory=Progress)
+    ended: str | None = None
+    """How the run's latest attempt ended, if the records before `position` say so."""
+    attempt: int | None = None
+    """The latest attempt among the records before `position`."""
 
 
 def load_cursor(folder: Path) -> tuple[Cursor, Definitions]:
