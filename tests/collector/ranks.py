@@ -25,7 +25,8 @@ from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-from tracker_bridge.collector import GradientNormCollector, GradientNorms
+from tracker_bridge.collector import GradientHistogram, GradientNormCollector, GradientNorms
+from tracker_bridge.records import unpack_values
 
 Case = Callable[[], dict[str, Any]]
 CASES: dict[str, tuple[int, Case]] = {}
@@ -109,6 +110,39 @@ def counted(call: Callable[[], Any]) -> int:
     with CommDebugMode() as communication:
         call()
     return communication.get_total_counts()
+
+
+def whole_histograms() -> dict[str, list[float]]:
+    """Edges and counts of the unsharded model on one process."""
+    model = net()
+    kept: list[GradientHistogram] = []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    GradientNormCollector(model, histogram_sink=kept.append, histogram_bins=4).attach(optimizer)
+    torch.stack([model(batch(rank)).pow(2).mean() for rank in range(dist.get_world_size())]).mean().backward()
+    optimizer.step()
+    return numbers_of(kept)
+
+
+def numbers_of(histograms: list[GradientHistogram]) -> dict[str, list[float]]:
+    records = [histogram.to_record() for histogram in histograms]
+    return {r.name: [unpack_values(r.edges)[-1], *unpack_values(r.counts)] for r in records}
+
+
+@case(2)
+def histograms_of_shards() -> dict[str, Any]:
+    model = sharded()
+    kept: list[GradientHistogram] = []
+    collector, optimizer, seen = watched(model, histogram_sink=kept.append, histogram_bins=4)
+    backward(model, dist.get_rank())
+    collectives = counted(optimizer.step)
+    found, expected = numbers_of(kept), whole_histograms()
+    return {
+        "same_names": list(found) == list(expected),
+        "apart": max(abs(a - b) for name in expected for a, b in zip(found[name], expected[name], strict=True)),
+        "collectives": collectives,
+        "records": len(seen),
+        "faults": collector.faults,
+    }
 
 
 @case(2)

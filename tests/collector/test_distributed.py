@@ -112,6 +112,15 @@ def test_fsdp2_with_empty_shards(two: Results, four: Results) -> None:
     check_sharded(four("fsdp2_on_four"))
 
 
+def test_histograms_of_shards_are_those_of_the_whole_gradients(two: Results) -> None:
+    """Bins reach to the largest element of any shard and count all shards (naive: each its own), at two collectives."""
+    for rank in two("histograms_of_shards"):
+        assert rank["same_names"]
+        assert rank["apart"] < 1e-6
+        assert rank["collectives"] == 3
+        assert rank["records"] == 1
+
+
 def test_hsdp_counts_copies_once(four: Results) -> None:
     """With replicas of shards each element counts once (naive: sqrt(2) too large)."""
     check_sharded(four("hsdp"))

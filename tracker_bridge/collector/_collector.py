@@ -12,6 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Union
 
 import numpy as np
@@ -24,7 +25,7 @@ from tracker_bridge.collector._backward import InBackward
 from tracker_bridge.collector._clip import Norms as ClipNorms
 from tracker_bridge.collector._clip import apply_clip, measure_for_clip, raise_if_nonfinite, torch_clip_grad_norm_
 from tracker_bridge.collector._device import HostCopy, PinnedPool, copy_to_host
-from tracker_bridge.collector._distributed import Groups, local_gradient, reduce_norms
+from tracker_bridge.collector._distributed import Groups, local_gradient, reduce_histograms, reduce_norms
 from tracker_bridge.collector._explain import Explanation
 from tracker_bridge.collector._histograms import GradientHistogram, count_on_device
 from tracker_bridge.collector._hooks import Attachment, Held, outside_of_dynamo, unwrap_optimizer
@@ -40,6 +41,7 @@ from tracker_bridge.records import SeriesTable, Step
 
 Patterns = Union[Pattern, Iterable[Pattern]]
 
+_gradient: Callable[[nn.Parameter], Tensor | None] = attrgetter("grad")
 _PLAIN = frozenset({Tensor, nn.Parameter, type(None)})
 
 
@@ -475,15 +477,29 @@ class GradientNormCollector:
             numel = np.array(plan.table.numel, dtype=np.float64)
             held.more.append((self._beside(plan.table, "zero_fraction"), ZeroFraction(nonzero, numel)))
         if self._histogram_sink is not None:
-            if plan.sharding is not None:
-                raise NotImplementedError("histogram_sink: histograms of gradients that are sharded over processes")
-            copied = None if scale is None else copy_to_host([scale], self._pool)
-            for name, gradient in zip(plan.table.names, gradients, strict=True):
-                if gradient is not None and gradient.layout == torch.strided:
-                    counted = copy_to_host([count_on_device(gradient, self._histogram_bins)], self._pool)
-                    held.histograms.append(
-                        GradientHistogram(f"gradient_histograms/{name}", held.step, held.time_ns, counted, copied)
-                    )
+            held.histograms += self._histograms(held, plan, gradients, scale)
+
+    def _histograms(
+        self, held: Held, plan: Plan, gradients: Sequence[Tensor | None], scale: Tensor | None
+    ) -> list[GradientHistogram]:
+        """The histogram of each slot's gradient; of those that this process has no part of there is none."""
+        whole: dict[int, Tensor] = {}
+        if plan.sharding is not None:
+            sharding = plan.sharding
+            local: list[Tensor | None] | None = None
+            try:
+                gradients = local = [local_gradient(sharding, at, gradient) for at, gradient in enumerate(gradients)]
+            except Exception as error:
+                self.fault(error)  # this process must take part in the collectives all the same
+            whole = reduce_histograms(sharding, local, self._histogram_bins)
+        copied = None if scale is None else copy_to_host([scale], self._pool)
+        found = []
+        for slot, (name, gradient) in enumerate(zip(plan.table.names, gradients, strict=True)):
+            if gradient is not None and gradient.layout == torch.strided:
+                numbers = whole[slot] if slot in whole else count_on_device(gradient, self._histogram_bins)
+                counted = copy_to_host([numbers], self._pool)
+                found.append(GradientHistogram(f"gradient_histograms/{name}", held.step, held.time_ns, counted, copied))
+        return found
 
     def _parameters(self, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int) -> Measurement:
         """The norms of the chosen parameters as they are now."""
@@ -631,7 +647,7 @@ class GradientNormCollector:
             return found
         if self._gradient_of is not None:
             return list(map(self._gradient_of, parameters))
-        return [p.grad for p in parameters]
+        return list(map(_gradient, parameters))
 
     def _plan_for(self, attachment: Attachment | None, flat: Sequence[nn.Parameter | None]) -> Plan:
         members = -1 if attachment is None else attachment.members()
@@ -835,10 +851,6 @@ def _clip_order(
     present = np.zeros(len(plan.slots), dtype=np.bool_)
     present[slots] = True
     return ClipOrder(taken, slots, np.array([at for _, at in found], dtype=np.intp), present)
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor | None:
-    return parameter.grad
 
 
 def _whole(tensor: Tensor) -> Tensor:

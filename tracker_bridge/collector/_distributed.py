@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from tracker_bridge.collector._device import PinnedPool
+from tracker_bridge.collector._histograms import counts_of, peak_of, real_elements
 from tracker_bridge.collector._measure import Measured
 
 Groups = dict[tuple[int, ...], Any]
@@ -102,6 +103,38 @@ def reduce_norms(
             torch.distributed.all_reduce(vector, op=operation, group=shared.group)
         results.append((shared.positions, vector))
     return results
+
+
+def reduce_histograms(sharding: Sharding, gradients: Sequence[Tensor | None] | None, bins: int) -> dict[int, Tensor]:
+    """Histograms of whole gradients from those of shards: position -> float64 [1 + bins], peak and counts.
+
+    Two collectives per mesh, whatever this process holds: the largest magnitudes, then the counts below them. None, or
+    a shard that cannot be counted, makes the peak infinite on every process.
+    """
+    found: dict[int, Tensor] = {}
+    for shared in sharding.shared:
+        device = torch.device(shared.mesh.device_type)
+        shards: list[Tensor | None] = [None] * len(shared.positions)
+        peaks = torch.full((len(shards),), math.inf, dtype=torch.float64, device=device)
+        if gradients is not None:
+            for at, position in enumerate(shared.positions):
+                shard = gradients[position]
+                if shard is None or shard.layout != torch.strided:
+                    peaks[at].zero_()
+                    continue
+                shards[at] = elements = real_elements(shard).to(device)
+                peaks[at].copy_(peak_of(elements))
+        if shared.group is not None:
+            torch.distributed.all_reduce(peaks, op=torch.distributed.ReduceOp.MAX, group=shared.group)
+        counts = torch.zeros((len(shards), bins), dtype=torch.float64, device=device)
+        for at, held in enumerate(shards):
+            if held is not None:
+                counts[at].copy_(counts_of(held, peaks[at], bins) * float(shared.weights[at]))
+        if shared.group is not None:
+            torch.distributed.all_reduce(counts, group=shared.group)
+        for at, position in enumerate(shared.positions):
+            found[int(position)] = torch.cat([peaks[at].reshape(1), counts[at]])
+    return found
 
 
 def _contribution(shared: Shared, measured: Measured | None, norm_type: float, pool: PinnedPool) -> Tensor:

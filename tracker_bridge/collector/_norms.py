@@ -20,6 +20,8 @@ from tracker_bridge.records import NormVector, SeriesTable, Step, pack_mask, pac
 Float64 = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
+_SAFE = 1e-290  # a sum of squares above it has lost nothing to underflow
+
 CLIP_EPSILON = 1e-6  # torch.nn.utils.clip_grads_with_norm_: coefficient = max_norm / (total_norm + 1e-6), at most 1
 
 
@@ -258,7 +260,7 @@ def finish(m: Measurement) -> Finished:
     total: float | None
     coefficient: float | None = None
     if m.clip is None:
-        total = None if m.partial else combined(values[present], m.norm_type)
+        total = None if m.partial else combined(values if present.all() else values[present], m.norm_type)
     else:
         raw = float(m.clip.total.values()[0])
         coefficient = clip_coefficient(raw, m.clip.max_norm)
@@ -281,6 +283,10 @@ def combined(values: Float64, norm_type: float) -> float:
         return 0.0
     if norm_type == 0.0:
         return float(values.sum())
+    if norm_type == 2.0:
+        squares = float(np.vdot(values, values))
+        if _SAFE < squares < math.inf:
+            return math.sqrt(squares)
     peak = float(np.max(np.abs(values)))
     if not math.isfinite(peak) or peak == 0.0 or norm_type == math.inf:
         return peak
