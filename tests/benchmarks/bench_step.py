@@ -1,11 +1,11 @@
 """What logging every gradient norm costs a training step, all included.
 
-150 Linear(64, 64) (300 parameters), batch 8, one torch thread, SGD. In one run each step draws at random one of:
-nothing; tracker_bridge (watch every step, to TensorBoard, delivered by its own process meanwhile); the usual recipe
-(`p.grad.norm().item()` and one `add_scalar` for each parameter); the same recipe handing values to a background
-thread. Printed are medians and their ratios to "nothing".
+150 Linear(64, 64) (300 parameters), batch 8, one torch thread, AdamW unless asked for SGD. In one run each step
+draws at random one of: nothing; tracker_bridge (watch every step, to TensorBoard, delivered by its own process
+meanwhile); the usual recipe (`p.grad.norm().item()` and one `add_scalar` for each parameter); the same recipe handing
+values to a background thread. Printed are medians and their ratios to "nothing".
 
-    python tests/benchmarks/bench_step.py [--steps 2000]
+    python tests/benchmarks/bench_step.py [--steps 2000] [--optimizer AdamW|SGD]
 """
 
 from __future__ import annotations
@@ -32,11 +32,13 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=2000)
-    steps = parser.parse_args().steps
+    parser.add_argument("--optimizer", choices=["AdamW", "SGD"], default="AdamW")
+    options = parser.parse_args()
+    steps = options.steps
     torch.set_num_threads(1)
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    optimizer = getattr(torch.optim, options.optimizer)(model.parameters(), lr=1e-4)
     x = torch.randn(BATCH, WIDTH)
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
