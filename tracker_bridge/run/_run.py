@@ -10,6 +10,7 @@ import shutil
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -93,6 +94,7 @@ class Run:
         self._closing = self._closed = False
         self._delivery: Delivery | None = None
         self._on_alert: list[Callable[[Alert], object]] = []
+        self._callback_faults: Counter[str] = Counter()
         self._alerts: JournalReader | None = None
         self._shown = 0
         self._looked = time.time_ns()
@@ -245,11 +247,20 @@ class Run:
     def on_alert(self, callback: Callable[[Alert], object]) -> None:
         """Call `callback` with each alert of the health rules, within about a second of a later logging call.
 
-        It is called on the thread that logs; what it raises ends that call, so it may stop the training.
+        It is called on the thread that logs. What it raises is told once and counted in `callback_faults`; it reaches
+        neither that logging call nor another callback. To stop a training, set something that its loop looks at.
+        Raises `TypeError` for what cannot be called.
         """
+        if not callable(callback):
+            raise TypeError(f"on_alert: callback must be callable, not {type(callback).__name__}")
         self._on_alert.append(callback)
         if self._alerts is None and self._paths is not None:
             self._alerts = JournalReader(self._paths.alerts)
+
+    @property
+    def callback_faults(self) -> dict[str, int]:
+        """How often each callback of `on_alert` has raised, by its name; empty if none has."""
+        return dict(self._callback_faults)
 
     # --- ending
 
@@ -344,16 +355,28 @@ class Run:
         try:
             self._channel.look()
             self._show_notices()
+            if self._alerts is not None:
+                self._tell_alerts(self._alerts)
         except Exception as error:
             self._say_once(f"looking after delivery failed: {type(error).__name__}: {error}")
-        if self._alerts is not None:
-            self._tell_alerts(self._alerts)
 
     def _tell_alerts(self, alerts: JournalReader) -> None:
         for entry in alerts.read():
             if isinstance(entry, Entry) and isinstance(entry.record, Alert):
                 for callback in self._on_alert:
-                    callback(entry.record)
+                    self._call_back(callback, entry.record)
+
+    def _call_back(self, callback: Callable[[Alert], object], alert: Alert) -> None:
+        try:
+            callback(alert)
+        except Exception as error:
+            name = getattr(callback, "__qualname__", None) or type(callback).__qualname__
+            self._callback_faults[name] += 1
+            if self._callback_faults[name] == 1:
+                text = f"{type(error).__name__}: {error}"
+                self._say(
+                    f"the on_alert callback {name!r} raised {text} (training goes on; its further faults are counted)"
+                )
 
     def _mark(self, status: str) -> None:
         if self._paths is None or self._journal is None:
