@@ -291,6 +291,7 @@ class Run:
         for collector in self._collectors:
             with contextlib.suppress(Exception):
                 collector.detach()
+        self._collectors.clear()  # they hold the model, and scripts that train one after another need its memory
         self._pending.complete(wait=True)
         self._pending.stop()
         self._append(RunFinished(time.time_ns(), status))
