@@ -28,7 +28,7 @@ from tracker_bridge.delivery._log import redirect_output
 from tracker_bridge.delivery._plan import Plan
 from tracker_bridge.delivery._process import kill_session
 from tracker_bridge.delivery._sync import stored_plan
-from tracker_bridge.rundir import LockBusyError, RunPaths, load_manifest
+from tracker_bridge.rundir import LockBusyError, NotARunError, RunPaths, load_manifest
 
 TERMINATION_GRACE = 10.0
 """Seconds for draining after SIGTERM, within what cluster managers leave before SIGKILL (Kubernetes and SLURM: 30)."""
@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def obey() -> None:
-        _obey(sys.stdin.buffer, lifecycle)
+        _obey(sys.stdin.buffer, lifecycle, paths)
         if death is not None:
             death.look()
         if drain:
@@ -106,14 +106,14 @@ def _read_plan(stream: BinaryIO) -> Plan:
     return msgspec.json.decode(stream.readline(), type=Plan)
 
 
-def _obey(stream: BinaryIO, lifecycle: Lifecycle) -> None:
+def _obey(stream: BinaryIO, lifecycle: Lifecycle, paths: RunPaths) -> None:
     """Do what the lines say until the other end of `stream` is closed."""
     for line in stream:
         word, _, argument = line.decode("ascii", "replace").strip().partition(" ")
         if word == "nudge":
             lifecycle.nudge()
         elif word == "end":
-            lifecycle.end(None)
+            lifecycle.end(_ended_as(paths))
             lifecycle.limit(float(argument))
 
 
@@ -124,7 +124,16 @@ def _end_for_drain(paths: RunPaths, lifecycle: Lifecycle) -> None:
         lifecycle.end(None)
     else:
         end_as_crashed(paths)
-        lifecycle.end("crashed")
+        lifecycle.end(_ended_as(paths) or "crashed")
+
+
+def _ended_as(paths: RunPaths) -> str | None:
+    """How the run ended as `run.json` has it, for a journal that had no room for it; None while it goes on."""
+    try:
+        status = load_manifest(paths).status
+    except NotARunError:
+        return None
+    return None if status == "running" else status
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import re
@@ -30,8 +31,10 @@ from tracker_bridge.run._ranks import current_rank
 from tracker_bridge.run._result import sync_command
 from tracker_bridge.run._run import Run
 from tracker_bridge.rundir import (
+    FileLock,
     Manifest,
     RunPaths,
+    keep_spare,
     load_manifest,
     load_state,
     this_process,
@@ -230,7 +233,10 @@ def _begin(settings: Config, paths: RunPaths, run_id: str) -> tuple[JournalWrite
         old = update_manifest(paths, lambda now: _continued(now, manifest))
         manifest = old
     else:
-        write_json(paths.manifest, manifest)
+        with FileLock(paths.manifest_lock):  # which makes its file, while there is room for one
+            write_json(paths.manifest, manifest)
+    with contextlib.suppress(OSError):
+        keep_spare(paths.manifest)
     owner = this_process()
     journal.append(RunStarted(time.time_ns(), run_id, past.attempt, owner.pid, owner.host, found))
     if settings.params:
@@ -282,6 +288,7 @@ def _continued(old: Manifest, new: Manifest) -> Manifest:
         new,
         created_ns=old.created_ns,
         backends=old.backends,
+        not_written=old.not_written,
         project=new.project or old.project,
         experiment=new.experiment or old.experiment,
         name=new.name or old.name,

@@ -412,9 +412,11 @@ class Run:
     def _mark(self, status: str) -> None:
         if self._paths is None or self._journal is None:
             return
+        dropped = self._journal.dropped
 
         def change(manifest: Manifest) -> Manifest:
-            return msgspec.structs.replace(manifest, status=status, finished_ns=time.time_ns())
+            lost = Counter(manifest.not_written) + Counter(dropped)
+            return msgspec.structs.replace(manifest, status=status, finished_ns=time.time_ns(), not_written=dict(lost))
 
         try:
             update_manifest(self._paths, change)
