@@ -203,6 +203,40 @@ CASES: list[tuple[Any, str]] = [
     ),
     ({"name": "${env:}"}, "name: found '${env:}', expected ${env:NAME} or ${env:NAME:default}"),
     ({"name": "x${env:A"}, "name: found '${env:A', expected ${env:NAME} or ${env:NAME:default}"),
+    (
+        {"name": "${envv:NAME}"},
+        "name: unknown resolver 'envv'; did you mean 'env'? There is ${env:NAME} and ${env:NAME:default}; write "
+        "$${envv:...} for these characters themselves",
+    ),
+    (
+        {"backends": {"alpha": {"settings": {"deep": ["x", "a ${ENV:TOKEN:sesame}"]}}}},
+        "backends.alpha.settings.deep[1]: unknown resolver 'ENV'; did you mean 'env'? There is ${env:NAME} and "
+        "${env:NAME:default}; write $${ENV:...} for these characters themselves",
+    ),
+    (
+        {"backends": {"alpha": {"tracking_uri": "${oc.env:URI}"}}},
+        "backends.alpha.tracking_uri: unknown resolver 'oc.env'; did you mean 'env'? There is ${env:NAME} and "
+        "${env:NAME:default}; write $${oc.env:...} for these characters themselves",
+    ),
+    (
+        {"queue": {"dir": "runs/${now:%Y}"}},
+        "queue.dir: unknown resolver 'now'. There is ${env:NAME} and ${env:NAME:default}; write $${now:...} for these "
+        "characters themselves",
+    ),
+    (
+        {"gradients": {"include": ["${env.LAYER}"]}},
+        "gradients.include[0]: found '${env.', expected ${env:NAME} or ${env:NAME:default}",
+    ),
+    (
+        {"params": {"lr": "${evn:LR}"}},
+        "params.lr: unknown resolver 'evn'; did you mean 'env'? There is ${env:NAME} and ${env:NAME:default}; write "
+        "$${evn:...} for these characters themselves",
+    ),
+    (
+        {"tags": {"who": "${en:USER}"}},
+        "tags.who: unknown resolver 'en'; did you mean 'env'? There is ${env:NAME} and ${env:NAME:default}; write "
+        "$${en:...} for these characters themselves",
+    ),
 ]
 
 

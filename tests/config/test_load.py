@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tracker_bridge.config import Config, GradientsConfig, RouteConfig, load_config, locate_queue
+from tracker_bridge.config import Config, GradientsConfig, RouteConfig, load_config, locate_queue, redact, restore
 
 Load = Callable[..., Config]
 
@@ -314,6 +314,27 @@ def test_references_are_replaced_and_typed(load: Load) -> None:
         "tracking_uri": "http://h:5000/a/b",
         "settings": {"deep": ["h"], "literal": "${env:HOST}"},
     }
+
+
+def test_what_belongs_to_other_tools_stays_as_it_is(load: Load) -> None:
+    """`$${...:` is text everywhere; in params and tags, so is what looks nothing like `env`; `${NAME}` always is."""
+    source = {
+        "tags": ["${SHELL}", "${gpu:0}"],
+        "params": {"cmd": "train ${OUT:-runs} $${OUT:-runs} ${x.y}", "near": "$${envv:A}"},
+        "backends": {"alpha": {"settings": {"job": "$${hydra:job.name} ${step}"}}},
+    }
+    config = load(source)
+    assert list(config.tags) == ["${SHELL}", "${gpu:0}"]
+    assert config.params == {"cmd": "train ${OUT:-runs} $${OUT:-runs} ${x.y}", "near": "${envv:A}"}
+    assert config.backends[0].options == {"settings": {"job": "${hydra:job.name} ${step}"}}
+    assert restore(redact(config), {}).backends == config.backends
+
+
+def test_a_run_of_an_earlier_version_is_restored_whatever_its_options_hold(load: Load) -> None:
+    """Texts with `${...:...}` in a `run.json` are what was delivered before, not typing mistakes."""
+    written = redact(load({"backends": {"alpha": {"tracking_uri": "x"}}}))
+    written["backends"]["alpha"]["tracking_uri"] = "a/${now:%Y}"
+    assert restore(written, {}).backends[0].options == {"tracking_uri": "a/${now:%Y}"}
 
 
 def test_references_in_arguments_are_plain_text(load: Load) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -233,6 +235,21 @@ def test_resume_continues_the_run(tmp_path: Path) -> None:
     assert [step for step, _ in scripts.metrics(tmp_path / "r.jsonl", "x")] == list(range(6))
 
 
+def test_resume_without_an_id_is_refused(tmp_path: Path) -> None:
+    """`resume` says nothing without the id of a run: an error that names the key and the remedy, and no new run."""
+    call = "bridge.init(backends=BACKEND, resume=True)\n"
+    (tmp_path / "tracker_bridge.yaml").write_text("resume: true\nbackends: [jsonl]")
+    for text in (call, "bridge.init()\n"):
+        done = scripts.run(tmp_path, HEAD + text)
+        assert done.returncode == 1
+        assert "ConfigError: resume: true needs the run_id of the run to go on with" in done.stderr
+        assert "TRACKER_BRIDGE_RUN_ID" in done.stderr
+    assert not (tmp_path / "tracker_bridge_runs").exists()
+    done = scripts.run(tmp_path, HEAD + "bridge.init().close()\n", TRACKER_BRIDGE_RUN_ID="job-7")
+    assert done.returncode == 0, done.stderr
+    assert only_run(tmp_path).root.name == "job-7"
+
+
 def test_a_run_that_is_being_written_is_refused(tmp_path: Path) -> None:
     """Two processes must not append to one journal."""
     with scripts.start(
@@ -258,6 +275,40 @@ def test_a_place_that_cannot_be_written_costs_no_training(tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stderr
     assert "no run directory can be made in" in done.stderr
+    assert scripts.metrics(tmp_path / "r.jsonl", "x") == [(0, 1.0)]
+
+
+def test_a_run_that_is_kept_elsewhere_says_where_and_how_to_deliver_it(tmp_path: Path) -> None:
+    """The temporary folder of a run is in the message and in `run.dir`, and the command that is named delivers it."""
+    (tmp_path / "file").write_text("")
+    elsewhere = tmp_path / "tmp folder"
+    elsewhere.mkdir()
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+run = bridge.init(backends=BACKEND, run_id='r', dir='file/queue')
+run.log_metrics({'x': 1.0})
+print(run.dir, flush=True)
+os.kill(run._channel._process.pid, signal.SIGKILL)
+os.kill(os.getpid(), signal.SIGKILL)
+""",
+        TMPDIR=str(elsewhere),
+    )
+    root = elsewhere / f"tracker_bridge_runs-{os.getuid()}" / "r"
+    assert done.stdout.strip() == str(root)
+    (told,) = [line for line in done.stderr.splitlines() if "is kept in" in line]
+    assert f"run 'r' is kept in {root} instead" in told
+    command = told.partition("deliver what stays there with: ")[2]
+    assert shlex.split(command) == ["tracker-bridge", "sync", str(root)]
+    synced = subprocess.run(
+        [sys.executable, "-m", "tracker_bridge", *shlex.split(command)[1:]],
+        cwd=tmp_path / "tmp folder",
+        env=scripts.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert synced.returncode == 0, synced.stdout + synced.stderr
     assert scripts.metrics(tmp_path / "r.jsonl", "x") == [(0, 1.0)]
 
 

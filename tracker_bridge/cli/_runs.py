@@ -48,7 +48,10 @@ class BackendSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. `live`: its training process runs. `delivering`: somebody is draining its journal."""
+    """One run. `live`: its training process runs. `delivering`: somebody is draining its journal.
+
+    `not_written`: records that never reached the journal, by reason.
+    """
 
     id: str
     dir: str
@@ -63,6 +66,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     finished_ns: Union[int, None]
     backends: tuple[BackendSummary, ...]
     notices: tuple[str, ...] = ()
+    not_written: dict[str, int] = {}
 
     @property
     def pending(self) -> int:
@@ -123,6 +127,7 @@ def summarise(paths: RunPaths) -> RunSummary:
             _backend(paths, manifest, name, live=live, delivering=delivering) for name in backend_names(manifest)
         ),
         notices=_notices(paths),
+        not_written=manifest.not_written,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -78,6 +79,10 @@ def print_runs(console: Console, runs: list[RunSummary]) -> None:
         if not run.backends:
             table.add_row(*lead, Text("no backends", style="dim"))
     console.print(table)
+    lost = [(visible(run.id), _lost(run)) for run in runs if run.not_written]
+    if lost:
+        console.print()
+        console.print(facts(lost))
     _print_troubles(console, [(f"{run.id} > {backend.name}", backend) for run in runs for backend in run.backends])
 
 
@@ -96,6 +101,7 @@ def _print_one(console: Console, run: RunSummary, directory: Path | None) -> Non
                 ("experiment", run.experiment),
                 ("status", state),
                 ("folder", run.dir),
+                ("lost", _lost(run)),
             ]
         )
     )
@@ -115,6 +121,16 @@ def _print_one(console: Console, run: RunSummary, directory: Path | None) -> Non
             console.print(Text(f"  {visible(line)}", style="yellow"), soft_wrap=True)
     console.print()
     console.print(_verdict([run], run.id, directory), soft_wrap=True)
+
+
+def _lost(run: RunSummary) -> Text | None:
+    if not run.not_written:
+        return None
+    return cell(f"never written to disk: {_counts(run.not_written)}", "yellow")
+
+
+def _counts(by_reason: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in by_reason.items())
 
 
 _BACKEND_COLUMNS: tuple[Column, ...] = (
@@ -140,8 +156,7 @@ def _print_troubles(console: Console, backends: list[tuple[str, BackendSummary]]
     lines: list[tuple[str, Text | str | None]] = []
     for label, backend in backends:
         if backend.dropped:
-            reasons = ", ".join(f"{count:,} {reason}" for reason, count in backend.dropped.items())
-            lines.append((visible(label), cell(f"dropped: {reasons}", "yellow")))
+            lines.append((visible(label), cell(f"dropped: {_counts(backend.dropped)}", "yellow")))
         if backend.last_error:
             when = ago(backend.last_error_ns)
             text = Text(f"last error{f', {when}' if when else ''}: ", style="dim")

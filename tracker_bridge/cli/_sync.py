@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Optional, Union
@@ -12,6 +12,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 from rich.text import Text
 
 from tracker_bridge.cli._options import ConfigOption, DirOption, JsonOption
@@ -25,21 +26,27 @@ from tracker_bridge.cli._runs import (
     summarise_all,
 )
 from tracker_bridge.cli._status import print_runs
+from tracker_bridge.cli._waiting import OutOfPatienceError, Waiting
 from tracker_bridge.config import ConfigError, restore
 from tracker_bridge.delivery import Plan, plan_of, sync_run
 from tracker_bridge.journal import JournalReader
-from tracker_bridge.rundir import BackendState, LockBusyError, NotARunError, RunPaths, load_manifest
+from tracker_bridge.rundir import LockBusyError, NotARunError, RunPaths, load_manifest
 
 DEFAULT_TIMEOUT = 600.0
+DEFAULT_PATIENCE = 60.0
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one run. `problems`: why a backend, or the whole run, was left out."""
+    """What became of one run.
+
+    `problems`: why a backend, or the whole run, was left out. `gave_up`: why delivery was ended early.
+    """
 
     run: Union[RunSummary, None]
     dir: str
     skipped: Union[str, None] = None
     problems: tuple[str, ...] = ()
+    gave_up: Union[str, None] = None
 
     @property
     def complete(self) -> bool:
@@ -54,6 +61,12 @@ def sync(
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="For each run; what is then left stays pending.")
     ] = DEFAULT_TIMEOUT,
+    patience: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=1, help="For each run; end it when for so long no backend gets anything done."
+        ),
+    ] = DEFAULT_PATIENCE,
     config: ConfigOption = None,
     directory: DirOption = None,
     json: JsonOption = False,
@@ -70,7 +83,7 @@ def sync(
         chosen = [RunPaths(Path(run.dir)) for run in summarise_all(folder)[0] if run.unfinished]
     console = stderr()
     with _progress(console) as progress:
-        outcomes = [_sync_one(paths, timeout, progress) for paths in chosen]
+        outcomes = [_sync_one(paths, timeout, patience, console, progress) for paths in chosen]
     if json:
         print_json({"dir": str(folder), "runs": [_as_json(outcome) for outcome in outcomes]})
     else:
@@ -79,7 +92,7 @@ def sync(
         raise typer.Exit(1)
 
 
-def _sync_one(paths: RunPaths, timeout: float, progress: Progress | None) -> Outcome:
+def _sync_one(paths: RunPaths, timeout: float, patience: float, console: Console, progress: Progress | None) -> Outcome:
     try:
         before = summarise(paths)
         if before.delivering:
@@ -87,9 +100,14 @@ def _sync_one(paths: RunPaths, timeout: float, progress: Progress | None) -> Out
         if not before.live and not before.unfinished:
             return Outcome(run=before, dir=before.dir, skipped="has nothing pending")
         plan, problems = _plan(paths)
+        gave_up = None
         if plan.backends:
-            sync_run(paths.root, plan=plan, timeout=timeout, on_progress=_reporter(progress, before))
-        return Outcome(run=summarise(paths), dir=before.dir, problems=tuple(problems))
+            waiting = _waiting(before, plan, patience, console, progress)
+            try:
+                sync_run(paths.root, plan=plan, timeout=timeout, on_progress=waiting)
+            except OutOfPatienceError as error:
+                gave_up = str(error)
+        return Outcome(run=summarise(paths), dir=before.dir, problems=tuple(problems), gave_up=gave_up)
     except (NotARunError, LockBusyError, OSError) as error:
         return Outcome(run=None, dir=str(paths.root), problems=(str(error),))
 
@@ -114,27 +132,20 @@ def _progress(console: Console) -> Iterator[Progress | None]:
     if not console.is_terminal:
         yield None
         return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    note = TextColumn(
+        "{task.fields[note]}", "yellow", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
+    )
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, note, console=console, transient=True) as progress:
         yield progress
 
 
-def _reporter(progress: Progress | None, run: RunSummary) -> Callable[[dict[str, BackendState]], None] | None:
-    if progress is None:
-        return None
-    end = JournalReader(RunPaths(Path(run.dir)).journal).end()
-    tasks = {}
-    for backend in run.backends:
-        if backend.pending:
-            title = visible(f"{run.id} > {backend.name}")
-            tasks[backend.name] = progress.add_task(title, total=end, completed=end - backend.pending)
-
-    def report(states: dict[str, BackendState]) -> None:
-        for name, state in states.items():
-            if name in tasks:
-                progress.update(tasks[name], completed=min(end, state.position.sequence))
-
-    return report
+def _waiting(run: RunSummary, plan: Plan, patience: float, console: Console, progress: Progress | None) -> Waiting:
+    with JournalReader(RunPaths(Path(run.dir)).journal) as reader:
+        end = reader.end()
+    planned = {backend.name for backend in plan.backends}
+    pending = {backend.name: backend.pending for backend in run.backends if backend.name in planned}
+    return Waiting(run.id, end, pending, patience, console, progress)
 
 
 def _as_json(outcome: Outcome) -> dict[str, object]:
@@ -143,6 +154,7 @@ def _as_json(outcome: Outcome) -> dict[str, object]:
         "complete": outcome.complete,
         "skipped": outcome.skipped,
         "problems": outcome.problems,
+        "gave_up": outcome.gave_up,
         "run": outcome.run,
     }
 
@@ -158,6 +170,8 @@ def _print(console: Console, outcomes: list[Outcome], folder: Path) -> None:
         name = outcome.run.id if outcome.run else outcome.dir
         if outcome.skipped:
             console.print(Text(f"{visible(name)} {outcome.skipped}.", style="dim"), soft_wrap=True)
+        if outcome.gave_up:
+            console.print(Text(f"{visible(name)}: {outcome.gave_up}", style="yellow"), soft_wrap=True)
         for problem in outcome.problems:
             text = Text(visible(name), style="bold").append(": ").append(visible(problem), style="red")
             console.print(text, soft_wrap=True)

@@ -14,11 +14,12 @@ from typing import Any
 import msgspec
 
 from tracker_bridge.config._layers import Leaf, Tree
+from tracker_bridge.config._references import is_mistake
 from tracker_bridge.config._secrets import hide_in_urls, is_secret_key
 from tracker_bridge.config._text import KeyPath, choices, describe_type, found, in_words, nearest
 from tracker_bridge.errors import ConfigError
 
-_REFERENCE = re.compile(r"\$?\$\{env:[^}]*\}?")
+_REFERENCE = re.compile(r"\$?\$\{env:[^}]*\}?|\$\$\{(?=(?P<word>[A-Za-z_][\w.-]*):)")
 _REFERENCE_FORM = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)(?::([^}]*))?\}")
 _EXPECTED = re.compile(r"Expected `([a-z| ]+)`")
 _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(.*)`")
@@ -39,9 +40,9 @@ def resolve(tree: Tree | Leaf, environ: Mapping[str, str], path: KeyPath, refere
 def _interpolate(
     value: Any, leaf: Leaf, environ: Mapping[str, str], path: KeyPath, references: dict[KeyPath, str]
 ) -> Any:
-    if isinstance(value, str) and "${env:" in value:
-        replaced = _REFERENCE.sub(lambda match: _replacement(match[0], leaf, environ), value)
-        if any(not match.startswith("$$") for match in _REFERENCE.findall(value)):
+    if isinstance(value, str) and "${" in value:
+        replaced = _REFERENCE.sub(lambda match: _replacement(match, leaf, environ, path), value)
+        if any(match[0].startswith("${") for match in _REFERENCE.finditer(value)):
             references[path] = value
         return replaced
     if isinstance(value, dict):
@@ -51,7 +52,10 @@ def _interpolate(
     return value
 
 
-def _replacement(text: str, leaf: Leaf, environ: Mapping[str, str]) -> str:
+def _replacement(reference: re.Match[str], leaf: Leaf, environ: Mapping[str, str], path: KeyPath) -> str:
+    text = reference[0]
+    if reference["word"] and not is_mistake(reference["word"], path):
+        return text
     if text.startswith("$$"):
         return text[1:]
     match = _REFERENCE_FORM.fullmatch(text)

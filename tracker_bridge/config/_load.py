@@ -25,6 +25,7 @@ from tracker_bridge import registry
 from tracker_bridge.config._convert import convert, resolve
 from tracker_bridge.config._environ import environment_layer
 from tracker_bridge.config._layers import TEXTS, Layer, Leaf, Tree, layer_of, overlay
+from tracker_bridge.config._references import check_references
 from tracker_bridge.config._secrets import HIDDEN, redact, scrub, secrets_in
 from tracker_bridge.config._source import read_source
 from tracker_bridge.config._text import KeyPath, fold, found, key_text, unknown
@@ -113,6 +114,7 @@ def load_config(
         return msgspec.structs.replace(changed, references={path: source.references[path] for path in same})
     document = read_source(source, cwd, environ)
     base = layer_of(document.tree, document.origin, interpolated=True)
+    check_references(base)
     environment = _environment(environ, base, arguments)
     return _build([base, environment, arguments], environ, cwd, document.origin)
 
@@ -129,6 +131,7 @@ def locate_queue(
     document = read_source(source, cwd, environ)
     said = document.tree.get("queue")
     base = layer_of({"queue": said}, document.origin, interpolated=True)
+    check_references(base)
     variables = {name: value for name, value in environ.items() if fold(name) in _QUEUE_VARIABLES}
     environment = environment_layer(variables, (), (), lambda _: ())
     node = overlay([base, environment]).get("queue", {})

@@ -36,6 +36,8 @@ _QUERY = re.compile(
     re.IGNORECASE,
 )
 _ONLY_REFERENCES = re.compile(r"(?:\$\{env:[A-Za-z_][A-Za-z0-9_]*\}:?)+")
+_CALL = re.compile(r"\$\{(?=[A-Za-z_][\w.-]*:)")
+# What `restore` would take for a reference, or for one that is escaped.
 _REFERENCE_DEFAULT = re.compile(r"(\$\{env:[A-Za-z_][A-Za-z0-9_]*):[^}]*\}")
 
 # A shorter value would turn up by chance in texts that have nothing to do with it.
@@ -162,7 +164,7 @@ def _hidden(value: Any, path: KeyPath, references: Mapping[KeyPath, str], *, sec
     if secret:
         return HIDDEN
     if isinstance(value, str):
-        return hide_in_urls(value.replace("${env:", "$${env:") if path[0] == "backends" else value)
+        return hide_in_urls(_CALL.sub("$\\g<0>", value) if path[0] == "backends" else value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has no infinity
     return value if isinstance(value, (int, float)) else f"<{type(value).__qualname__} object>"

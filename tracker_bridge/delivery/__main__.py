@@ -1,7 +1,8 @@
 """The delivery process: `python -m tracker_bridge.delivery RUN_DIR [--drain] [--pidfd=N]`.
 
 It reads the plan (a JSON line, with the secrets that no file may hold) and then commands from its standard input, and
-delivers RUN_DIR until the run has ended. `--drain`: nobody appends; deliver what is there and stop.
+delivers RUN_DIR until the run has ended. `--drain`: nobody appends; deliver what is there and stop, also when the
+starter is gone: its end of the standard input closes with it, and the rest stays in the journal.
 `--pidfd`: an inherited descriptor of the training process, which tells how it ended.
 Started by hand on a terminal it takes the plan from the run's own `run.json`.
 """
@@ -16,7 +17,7 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 import msgspec
 
@@ -27,12 +28,15 @@ from tracker_bridge.delivery._log import redirect_output
 from tracker_bridge.delivery._plan import Plan
 from tracker_bridge.delivery._process import kill_session
 from tracker_bridge.delivery._sync import stored_plan
-from tracker_bridge.rundir import LockBusyError, RunPaths, load_manifest
+from tracker_bridge.rundir import LockBusyError, NotARunError, RunPaths, load_manifest
 
 TERMINATION_GRACE = 10.0
 """Seconds for draining after SIGTERM, within what cluster managers leave before SIGKILL (Kubernetes and SLURM: 30)."""
 
 _OWNER_GRACE = 1.0
+
+_STARTER_GRACE = 2.0
+# After the starter of a `--drain` is gone: couriers get that long to save how far they are.
 
 
 def main(arguments: list[str]) -> int:
@@ -69,36 +73,48 @@ def main(arguments: list[str]) -> int:
 
     signal.signal(signal.SIGTERM, terminated)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(
-        target=_obey, args=(sys.stdin.buffer, lifecycle, death), name="tracker_bridge-in", daemon=True
-    ).start()
+
+    def obey() -> None:
+        _obey(sys.stdin.buffer, lifecycle, paths)
+        if death is not None:
+            death.look()
+        if drain:
+            lifecycle.limit(0)
+            # Also where it waits for another delivery of this run, or an adapter hangs.
+            time.sleep(_STARTER_GRACE)
+            _end_here(1)
+
+    threading.Thread(target=obey, name="tracker_bridge-in", daemon=True).start()
     try:
         complete = Host(paths, plan, lifecycle, death).serve(watch=owner)
     except LockBusyError as error:
         print(error, file=sys.stderr)
         complete = False
     finish_log()
-    if not complete and os.getsid(0) == os.getpid():
+    _end_here(0 if complete else 1)
+
+
+def _end_here(status: int) -> NoReturn:
+    if status and os.getsid(0) == os.getpid():
         # An adapter hangs: it and the helper processes of its SDK end here, with this process among them.
         kill_session(os.getpid())
     # Exit handlers of SDKs may wait for servers; everything of ours is on disk.
-    os._exit(0 if complete else 1)
+    os._exit(status)
 
 
 def _read_plan(stream: BinaryIO) -> Plan:
     return msgspec.json.decode(stream.readline(), type=Plan)
 
 
-def _obey(stream: BinaryIO, lifecycle: Lifecycle, death: Death | None) -> None:
+def _obey(stream: BinaryIO, lifecycle: Lifecycle, paths: RunPaths) -> None:
+    """Do what the lines say until the other end of `stream` is closed."""
     for line in stream:
         word, _, argument = line.decode("ascii", "replace").strip().partition(" ")
         if word == "nudge":
             lifecycle.nudge()
         elif word == "end":
-            lifecycle.end(None)
+            lifecycle.end(_ended_as(paths))
             lifecycle.limit(float(argument))
-    if death is not None:
-        death.look()
 
 
 def _end_for_drain(paths: RunPaths, lifecycle: Lifecycle) -> None:
@@ -108,7 +124,16 @@ def _end_for_drain(paths: RunPaths, lifecycle: Lifecycle) -> None:
         lifecycle.end(None)
     else:
         end_as_crashed(paths)
-        lifecycle.end("crashed")
+        lifecycle.end(_ended_as(paths) or "crashed")
+
+
+def _ended_as(paths: RunPaths) -> str | None:
+    """How the run ended as `run.json` has it, for a journal that had no room for it; None while it goes on."""
+    try:
+        status = load_manifest(paths).status
+    except NotARunError:
+        return None
+    return None if status == "running" else status
 
 
 if __name__ == "__main__":

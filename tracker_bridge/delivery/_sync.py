@@ -21,6 +21,8 @@ from tracker_bridge.rundir import BackendState, RunPaths, load_manifest, load_st
 
 _LOOK = 0.1
 _EXIT_GRACE = 2.0
+_END_GRACE = 1.0
+# Told to end early, couriers save how far they are; an adapter that hangs is killed.
 _DEFAULT_TIMEOUT = 600.0
 
 
@@ -42,7 +44,8 @@ def sync_run(
     """Deliver what is pending of one run, in a process of its own, and return each backend's state afterwards.
 
     `plan`: other backends than the run's own. `timeout` (seconds, default 600) bounds the whole; what is then left
-    stays pending. `on_progress` gets the states ten times a second. Raises `NotARunError` and `ConfigError`.
+    stays pending. `on_progress` gets the states ten times a second; what it raises ends the delivery and is raised
+    again. Raises `NotARunError` and `ConfigError`.
     """
     paths = RunPaths(run_dir)
     plan = plan or stored_plan(paths)
@@ -58,7 +61,9 @@ def sync_run(
                 on_progress({name: load_state(paths, name) for name in names})
     finally:
         if process.is_alive():
-            process.kill()
+            process.end(0)
+            if not process.wait(_END_GRACE):
+                process.kill()
     return {name: load_state(paths, name) for name in names}
 
 

@@ -35,6 +35,9 @@ class Channel(Protocol):
     def finish(self, seconds: float) -> None:
         """The run has ended: wait at most `seconds` (and a second for clearing up) for delivery to end."""
 
+    def cut_short(self) -> None:
+        """`finish` was interrupted: end delivery now, within a second."""
+
     def forget_after_fork(self) -> None:
         """In a forked child: let go of what belongs to the parent."""
 
@@ -50,6 +53,9 @@ class NoChannel:
 
     def finish(self, seconds: float) -> None:
         """Nothing to wait for."""
+
+    def cut_short(self) -> None:
+        """Nothing to end."""
 
     def forget_after_fork(self) -> None:
         """Nothing to let go."""
@@ -79,6 +85,12 @@ class ProcessChannel:
         self.look()
         self._process.end(seconds)
         if not self._process.wait(seconds + _HANG_GRACE):
+            self._process.kill()
+
+    def cut_short(self) -> None:
+        """Let the process save how far it is; kill it if it does not end."""
+        self._process.end(0)
+        if not self._process.wait(_HANG_GRACE):
             self._process.kill()
 
     def forget_after_fork(self) -> None:
@@ -112,6 +124,12 @@ class ThreadChannel:
         self._lifecycle.end(None)
         self._lifecycle.limit(seconds)
         self._thread.join(seconds + _HANG_GRACE)
+
+    def cut_short(self) -> None:
+        """Let the thread save how far it is; one that hangs is left behind."""
+        self._lifecycle.end(None)
+        self._lifecycle.limit(0)
+        self._thread.join(_HANG_GRACE)
 
     def forget_after_fork(self) -> None:
         """Threads do not exist in a forked child."""

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -59,14 +60,17 @@ def exit_status() -> str:
 
 
 def _close_all() -> None:
-    for run in list(_live):
-        run._close_at_exit()
+    _close(list(_live))
 
 
 def _close_threaded() -> None:
-    for run in list(_live):
-        if run._delivers_on_thread:
-            run._close_at_exit()
+    _close([run for run in _live if run._delivers_on_thread])
+
+
+def _close(runs: Iterable[Run]) -> None:
+    interrupted = False
+    for run in runs:
+        interrupted = run._close_at_exit(hurry=interrupted) or interrupted
 
 
 def _after_fork() -> None:

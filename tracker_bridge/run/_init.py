@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import re
@@ -19,7 +20,7 @@ import msgspec
 from tracker_bridge.adapter import Adapter
 from tracker_bridge.config import Config, hide_secrets, load_config, redact, scrub, secret_values
 from tracker_bridge.delivery import plan_of
-from tracker_bridge.errors import UsageError
+from tracker_bridge.errors import ConfigError, UsageError
 from tracker_bridge.journal import Entry, JournalWriter, WhenFull, WriterBusyError, scan
 from tracker_bridge.records import Metrics, NormVector, Params, RunStarted, SeriesTable, Snapshot, Step, Tags
 from tracker_bridge.run import _exit
@@ -27,10 +28,13 @@ from tracker_bridge.run._channel import Channel, NoChannel, ProcessChannel, Thre
 from tracker_bridge.run._plain import plain_params, plain_tags
 from tracker_bridge.run._provenance import provenance
 from tracker_bridge.run._ranks import current_rank
+from tracker_bridge.run._result import sync_command
 from tracker_bridge.run._run import Run
 from tracker_bridge.rundir import (
+    FileLock,
     Manifest,
     RunPaths,
+    keep_spare,
     load_manifest,
     load_state,
     this_process,
@@ -83,7 +87,8 @@ def init(
         params: Hyper-parameters, see `Run.log_params`.
         backends: A name, names, or name -> options; replaces those of the configuration.
         dir: The queue directory, in which the run gets a directory of its own.
-        resume: Continue the run `run_id` even if it had ended. False leaves it to the configuration.
+        resume: Continue the run `run_id`, which must be given, even if it had ended. False leaves it to the
+            configuration.
 
     Raises:
         ConfigError: The configuration cannot be used.
@@ -108,8 +113,14 @@ def begin(settings: Config, adapters: Mapping[str, Adapter[Any]] = MappingProxyT
     """Begin the run that `settings` describe.
 
     `adapters`: ready-made ones by the name of their backend in `settings`, which hold objects of this process; the
-    delivery mode must be `thread` then. Raises `UsageError`.
+    delivery mode must be `thread` then. Raises `UsageError`, and `ConfigError` for `resume` without a `run_id`.
     """
+    if settings.resume and settings.run_id is None:
+        raise ConfigError(
+            "true needs the run_id of the run to go on with; give it (run_id, or TRACKER_BRIDGE_RUN_ID), or leave "
+            "resume out to begin a new run",
+            key="resume",
+        )
     rank = current_rank()
     if rank is not None and settings.ranks == "all":
         settings = _of_rank(settings, rank)
@@ -172,13 +183,18 @@ def _open(settings: Config, run_id: str) -> tuple[RunPaths, JournalWriter, _Resu
     for home in homes:
         paths = RunPaths(home / run_id)
         try:
-            return (paths, *_begin(settings, paths, run_id))
+            opened = (paths, *_begin(settings, paths, run_id))
         except WriterBusyError:
             raise UsageError(
                 f"run {run_id!r} in {home} is still being written by another process; choose another run_id"
             ) from None
         except OSError as error:
             _warn(f"no run directory can be made in {home}: {error}")
+            continue
+        if home != settings.queue.dir:
+            command = sync_command(paths.root)
+            _warn(f"run {run_id!r} is kept in {paths.root} instead; deliver what stays there with: {command}")
+        return opened
     _warn("nothing is recorded: there is no place for the run directory; set queue.dir to one that can be written")
     return None
 
@@ -217,7 +233,10 @@ def _begin(settings: Config, paths: RunPaths, run_id: str) -> tuple[JournalWrite
         old = update_manifest(paths, lambda now: _continued(now, manifest))
         manifest = old
     else:
-        write_json(paths.manifest, manifest)
+        with FileLock(paths.manifest_lock):  # which makes its file, while there is room for one
+            write_json(paths.manifest, manifest)
+    with contextlib.suppress(OSError):
+        keep_spare(paths.manifest)
     owner = this_process()
     journal.append(RunStarted(time.time_ns(), run_id, past.attempt, owner.pid, owner.host, found))
     if settings.params:
@@ -269,6 +288,7 @@ def _continued(old: Manifest, new: Manifest) -> Manifest:
         new,
         created_ns=old.created_ns,
         backends=old.backends,
+        not_written=old.not_written,
         project=new.project or old.project,
         experiment=new.experiment or old.experiment,
         name=new.name or old.name,
@@ -291,7 +311,7 @@ def _channel(paths: RunPaths, settings: Config, adapters: Mapping[str, Adapter[A
             return ThreadChannel(paths, plan, adapters)
         return ProcessChannel(paths, plan, settings.cwd)
     except OSError as error:
-        _warn(f"delivery could not be started: {error}; deliver later with: tracker-bridge sync {paths.root}")
+        _warn(f"delivery could not be started: {error}; deliver later with: {sync_command(paths.root)}")
         return NoChannel()
 
 

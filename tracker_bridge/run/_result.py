@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +53,7 @@ class Delivery(Mapping[str, BackendDelivery]):
         """The command that delivers what is pending; None if nothing is."""
         if self.run_dir is None or not any(one.pending for one in self.backends.values()):
             return None
-        return f"tracker-bridge sync {self.run_dir}"
+        return sync_command(self.run_dir)
 
     def __str__(self) -> str:
         rows = [("backend", "state", "sent", "pending", "dropped")]
@@ -68,6 +69,11 @@ class Delivery(Mapping[str, BackendDelivery]):
         if self.command:
             lines.append(f"deliver the rest with: {self.command}")
         return "\n".join(lines)
+
+
+def sync_command(run_dir: Path) -> str:
+    """What to type to deliver a run, from any working directory."""
+    return shlex.join(["tracker-bridge", "sync", str(run_dir)])
 
 
 def _reasons(counts: Mapping[str, int]) -> str:

@@ -10,6 +10,7 @@ import shutil
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -37,7 +38,7 @@ from tracker_bridge.run import _exit
 from tracker_bridge.run._channel import Channel, NoChannel, ThreadChannel, wait_until
 from tracker_bridge.run._pending import PendingRecords
 from tracker_bridge.run._plain import encodable, plain_params, plain_tags
-from tracker_bridge.run._result import BackendDelivery, Delivery
+from tracker_bridge.run._result import BackendDelivery, Delivery, sync_command
 from tracker_bridge.run._values import OnDevice, as_scalar, as_step, as_time_ns, check_names
 from tracker_bridge.run._watch import Tables, watch
 from tracker_bridge.rundir import Manifest, NotARunError, RunPaths, load_manifest, load_state, update_manifest
@@ -90,9 +91,10 @@ class Run:
         self._tables = Tables(first_table)
         self._next_collector_step = next_collector_step
         self._secrets = secrets
-        self._closing = self._closed = False
+        self._closing = self._closed = self._marked = False
         self._delivery: Delivery | None = None
         self._on_alert: list[Callable[[Alert], object]] = []
+        self._callback_faults: Counter[str] = Counter()
         self._alerts: JournalReader | None = None
         self._shown = 0
         self._looked = time.time_ns()
@@ -245,11 +247,20 @@ class Run:
     def on_alert(self, callback: Callable[[Alert], object]) -> None:
         """Call `callback` with each alert of the health rules, within about a second of a later logging call.
 
-        It is called on the thread that logs; what it raises ends that call, so it may stop the training.
+        It is called on the thread that logs. What it raises is told once and counted in `callback_faults`; it reaches
+        neither that logging call nor another callback. To stop a training, set something that its loop looks at.
+        Raises `TypeError` for what cannot be called.
         """
+        if not callable(callback):
+            raise TypeError(f"on_alert: callback must be callable, not {type(callback).__name__}")
         self._on_alert.append(callback)
         if self._alerts is None and self._paths is not None:
             self._alerts = JournalReader(self._paths.alerts)
+
+    @property
+    def callback_faults(self) -> dict[str, int]:
+        """How often each callback of `on_alert` has raised, by its name; empty if none has."""
+        return dict(self._callback_faults)
 
     # --- ending
 
@@ -268,44 +279,75 @@ class Run:
         """End the run and wait at most `timeout` seconds (None: the configured `close_timeout`) for delivery.
 
         `status`: finished, failed, killed or crashed. What is not delivered in that time stays in the run directory;
-        the result says so, with the command that delivers it. A second call returns the first one's result.
+        the result says so, with the command that delivers it. A second call returns the first one's result. Ctrl-C ends
+        the waiting at once, keeps what is left, and is raised.
         """
         if status not in STATUSES:
             raise ValueError(f"status must be one of {', '.join(STATUSES)}, not {status!r}")
-        with self._lock:
-            first, self._closing = not self._closing, True
-        if not first:
-            return self._delivery or self._report()
-        seconds = self._close_timeout if timeout is None else max(0.0, timeout)
-        for collector in self._collectors:
-            with contextlib.suppress(Exception):
-                collector.detach()
-        self._pending.complete(wait=True)
-        self._pending.stop()
-        self._append(RunFinished(time.time_ns(), status))
-        self._closed = True
-        self._mark(status)
-        if self._journal is not None:
-            self._journal.close()
-        self._channel.finish(seconds)
-        self._delivery = self._report()
-        if self._alerts is not None:
-            with contextlib.suppress(Exception):
-                self._tell_alerts(self._alerts)
-            self._alerts.close()
-        self._show_notices()
-        if not self._delivery.complete:
-            self._say(f"run {self._id}:\n{self._delivery}")
-        _exit.unregister(self)
-        return self._delivery
+        before = sys.exc_info()[1]
+        delivery, interrupted = self._end(status, self._close_timeout if timeout is None else max(0.0, timeout))
+        if interrupted:
+            # Not from where the waiting was interrupted, which concerns nobody.
+            raise before if isinstance(before, KeyboardInterrupt) else KeyboardInterrupt
+        return delivery
 
     def __enter__(self) -> Run:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close(_status_after(error))
+        _, interrupted = self._end(_status_after(error), self._close_timeout)
+        if interrupted and not isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt
 
     # --- inside
+
+    def _end(self, status: str, seconds: float) -> tuple[Delivery, bool]:
+        """How delivery stands after at most `seconds`, and whether Ctrl-C has ended the waiting."""
+        with self._lock:
+            first, self._closing = not self._closing, True
+        if not first:
+            return self._delivery or self._report(), False
+        interrupted = False
+        try:
+            self._write_end(status, wait=True)
+            self._channel.finish(seconds)
+        except KeyboardInterrupt:
+            interrupted = True
+        if interrupted:
+            with contextlib.suppress(KeyboardInterrupt):
+                self._write_end(status, wait=False)
+                self._channel.cut_short()
+        delivery = self._delivery = self._report()
+        if self._alerts is not None:
+            with contextlib.suppress(Exception):
+                self._tell_alerts(self._alerts)
+            self._alerts.close()
+        self._show_notices()
+        if interrupted:
+            self._say(f"run {self._id}: interrupted while it was delivered; what is left is kept in {self.dir}")
+        if not delivery.complete:
+            self._say(f"run {self._id}:\n{delivery}")
+        if interrupted and self.dir is not None and delivery.command is None:
+            self._say(f"deliver the rest with: {sync_command(self.dir)}")
+        _exit.unregister(self)
+        return delivery, interrupted
+
+    def _write_end(self, status: str, *, wait: bool) -> None:
+        """Put the end of the run on disk. Called again, without waiting for a device, if Ctrl-C came in between."""
+        for collector in self._collectors:
+            with contextlib.suppress(Exception):
+                collector.detach()
+        self._collectors.clear()  # they hold the model, and scripts that train one after another need its memory
+        self._pending.complete(wait=wait)
+        self._pending.stop()
+        if not self._closed:
+            self._append(RunFinished(time.time_ns(), status))
+            self._closed = True
+        if not self._marked:
+            self._mark(status)
+            self._marked = True
+        if self._journal is not None:
+            self._journal.close()
 
     @property
     def _delivers_on_thread(self) -> bool:
@@ -344,23 +386,37 @@ class Run:
         try:
             self._channel.look()
             self._show_notices()
+            if self._alerts is not None:
+                self._tell_alerts(self._alerts)
         except Exception as error:
             self._say_once(f"looking after delivery failed: {type(error).__name__}: {error}")
-        if self._alerts is not None:
-            self._tell_alerts(self._alerts)
 
     def _tell_alerts(self, alerts: JournalReader) -> None:
         for entry in alerts.read():
             if isinstance(entry, Entry) and isinstance(entry.record, Alert):
                 for callback in self._on_alert:
-                    callback(entry.record)
+                    self._call_back(callback, entry.record)
+
+    def _call_back(self, callback: Callable[[Alert], object], alert: Alert) -> None:
+        try:
+            callback(alert)
+        except Exception as error:
+            name = getattr(callback, "__qualname__", None) or type(callback).__qualname__
+            self._callback_faults[name] += 1
+            if self._callback_faults[name] == 1:
+                text = f"{type(error).__name__}: {error}"
+                self._say(
+                    f"the on_alert callback {name!r} raised {text} (training goes on; its further faults are counted)"
+                )
 
     def _mark(self, status: str) -> None:
         if self._paths is None or self._journal is None:
             return
+        dropped = self._journal.dropped
 
         def change(manifest: Manifest) -> Manifest:
-            return msgspec.structs.replace(manifest, status=status, finished_ns=time.time_ns())
+            lost = Counter(manifest.not_written) + Counter(dropped)
+            return msgspec.structs.replace(manifest, status=status, finished_ns=time.time_ns(), not_written=dict(lost))
 
         try:
             update_manifest(self._paths, change)
@@ -407,9 +463,11 @@ class Run:
         with contextlib.suppress(Exception):
             sys.stderr.write("".join(f"tracker_bridge: {line}\n" for line in text.splitlines()))
 
-    def _close_at_exit(self) -> None:
+    def _close_at_exit(self, *, hurry: bool = False) -> bool:
+        """End the run, with `hurry` without waiting; True if Ctrl-C has ended the waiting (it goes no further)."""
         with contextlib.suppress(Exception):
-            self.close(_exit.exit_status())
+            return self._end(_exit.exit_status(), 0.0 if hurry else self._close_timeout)[1]
+        return False
 
     def _forget_after_fork(self) -> None:
         self._closed = True

@@ -11,6 +11,7 @@ import msgspec
 
 from tracker_bridge.records import AnyRecord, NormVector, SeriesTable
 from tracker_bridge.run._pending import PendingRecord, PendingRecords
+from tracker_bridge.run._watch_checks import check_options, warn_of_another_model, warn_of_nothing_to_measure
 
 if TYPE_CHECKING:
     import torch
@@ -108,6 +109,7 @@ def watch(
     """See `Run.watch`."""
     from tracker_bridge.collector import GradientNormCollector
 
+    check_options(options, GradientNormCollector)
     given = dict(options)
     name = given.pop("name", None)
     scaler = given.pop("scaler", None)
@@ -122,12 +124,19 @@ def watch(
             raise ValueError(f"group_by must be one of {', '.join(GROUPINGS)} or a callable, not {group_by!r}")
         del given["group_by"]
     grouping = group_by if isinstance(group_by, str) else "custom" if group_by else ""
-    sink = NormSink(run._tables, run._pending, run._append, _free_name(run, name, model), grouping)
+    free = _free_name(run, name, model)
+    sink = NormSink(run._tables, run._pending, run._append, free, grouping)
     collector = GradientNormCollector(model, sink=sink, **given)
-    if run._next_collector_step is not None and "step" not in given:
-        collector.step = run._next_collector_step
-    if optimizer is not None:
-        collector.attach(optimizer, scaler)
+    try:
+        if run._next_collector_step is not None and "step" not in given:
+            collector.step = run._next_collector_step
+        warn_of_nothing_to_measure(model)
+        if optimizer is not None:
+            warn_of_another_model(model, collector.attach(optimizer, scaler).optimizers)
+    except BaseException:  # misuse, or a warning that the script has made an error
+        collector.detach()
+        raise
+    run._kinds.add(free)
     return collector
 
 
@@ -136,5 +145,4 @@ def _free_name(run: Run, name: str | None, model: torch.nn.Module) -> str:
     free, count = wanted, 2
     while free in run._kinds:
         free, count = f"{wanted}{count}", count + 1
-    run._kinds.add(free)
     return free

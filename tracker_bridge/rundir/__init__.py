@@ -1,10 +1,11 @@
 """A run's directory: where its files lie, its manifest (`run.json`) and each backend's state.
 
 The training process writes the manifest when it starts and resumes; afterwards the delivery side does. Every write is
-an atomic replacement under a lock file. This package knows no tracker and no torch.
+an atomic replacement under a lock file, and has room kept for it on a full disk. This package knows no tracker and no
+torch.
 """
 
-from tracker_bridge.rundir._files import FileLock, LockBusyError, read_json, write_json
+from tracker_bridge.rundir._files import FileLock, LockBusyError, keep_spare, read_json, spare_for, write_json
 from tracker_bridge.rundir._manifest import (
     MANIFEST_FORMAT,
     BackendIdentity,
@@ -31,10 +32,12 @@ __all__ = [
     "RunPaths",
     "Status",
     "find_runs",
+    "keep_spare",
     "load_manifest",
     "load_state",
     "read_json",
     "save_state",
+    "spare_for",
     "this_process",
     "update_manifest",
     "write_json",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import tempfile
 import time
@@ -18,6 +20,9 @@ except ImportError:  # Windows: msvcrt locks bytes instead of files
     import msvcrt
 
 T = TypeVar("T")
+
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_SPARE_BYTES = 16 * 1024
 
 
 class LockBusyError(Exception):
@@ -75,16 +80,77 @@ def _try_lock(fd: int) -> bool:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace `path` by the indented JSON of `value` in one step; a crash leaves the old or the new file whole."""
-    data = msgspec.json.format(msgspec.json.encode(value), indent=2)
+    """Replace `path` by the indented JSON of `value` in one step; a crash leaves the old or the new file whole.
+
+    On a full disk the file's spare (`keep_spare`) is filled and becomes the new file, if there is one.
+    """
+    data = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    try:
+        _replace(path, data)
+    except OSError as error:
+        if error.errno not in _DISK_FULL or not _replace_by_spare(path, data):
+            raise
+        # What the old file took is free now, unless somebody else has it already.
+        with contextlib.suppress(OSError):
+            keep_spare(path)
+
+
+def spare_for(path: Path) -> Path:
+    """Where the spare of `path` lies."""
+    return path.with_name(f".{path.name}.spare")
+
+
+def keep_spare(path: Path) -> None:
+    """Reserve room to replace `path` once when the disk is full. Raises `OSError` if there is none.
+
+    The blocks are taken before they are needed: room that is only given back then would be gone to the next writer.
+    """
+    size = path.stat().st_size
+    try:
+        _reserve(spare_for(path), max(_SPARE_BYTES, 4 * size))
+    except OSError as error:
+        if error.errno not in _DISK_FULL:
+            raise
+        _reserve(spare_for(path), 2 * size)
+
+
+def _reserve(spare: Path, size: int) -> None:
+    fd = os.open(spare, os.O_WRONLY | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, 0, size)
+        else:
+            os.write(fd, bytes(size))
+    except BaseException:
+        spare.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _replace(path: Path, data: bytes) -> None:
     fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(fd, "wb") as file:
-            file.write(data + b"\n")
+            file.write(data)
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def _replace_by_spare(path: Path, data: bytes) -> bool:
+    spare = spare_for(path)
+    try:
+        with spare.open("r+b") as file:
+            if os.fstat(file.fileno()).st_size < len(data):
+                return False
+            file.write(data)
+            file.truncate()
+        os.replace(spare, path)
+    except OSError:  # none, or a file system that writes elsewhere than where it has room
+        return False
+    return True
 
 
 def read_json(path: Path, kind: type[T]) -> T:

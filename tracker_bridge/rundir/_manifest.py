@@ -7,7 +7,7 @@ from typing import Any, Literal, Union
 
 import msgspec
 
-from tracker_bridge.rundir._files import FileLock, read_json, write_json
+from tracker_bridge.rundir._files import FileLock, read_json, spare_for, write_json
 from tracker_bridge.rundir._paths import RunPaths
 from tracker_bridge.rundir._process import Owner
 
@@ -29,7 +29,10 @@ class BackendIdentity(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of `run.json`. `config` is the configuration with every secret replaced."""
+    """The content of `run.json`. `config` is the configuration with every secret replaced.
+
+    `not_written` counts the records of all attempts that never reached the journal, by reason.
+    """
 
     format: int = MANIFEST_FORMAT
     run_id: str
@@ -44,6 +47,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     config: dict[str, Any] = {}
     provenance: dict[str, Any] = {}
     backends: dict[str, BackendIdentity] = {}
+    not_written: dict[str, int] = {}
 
 
 def load_manifest(paths: RunPaths) -> Manifest:
@@ -61,8 +65,10 @@ def load_manifest(paths: RunPaths) -> Manifest:
 
 
 def update_manifest(paths: RunPaths, change: Callable[[Manifest], Manifest]) -> Manifest:
-    """Read, change and replace the manifest under its lock; returns the new one."""
+    """Read, change and replace the manifest under its lock; returns the new one. A run that has ended has no spare."""
     with FileLock(paths.manifest_lock):
         manifest = change(load_manifest(paths))
         write_json(paths.manifest, manifest)
+        if manifest.status != "running":
+            spare_for(paths.manifest).unlink(missing_ok=True)
     return manifest
