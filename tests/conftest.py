@@ -1,0 +1,11 @@
+"""Settings that must be there before any test imports anything. Holds no fixture."""
+
+from __future__ import annotations
+
+import os
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # The workers share the cores already; threads of torch and BLAS beside them, and those of the processes that tests
+    # start, only wait for one another.
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
