@@ -78,7 +78,7 @@ def test_the_setup_commands_are_what_ci_and_the_example_tests_run() -> None:
 
 
 def plain_command(line: str) -> str:
-    """A command line without what differs in CI for its own reasons: the environment's place, less output, less time."""
+    """A command line without what differs in CI for its own reasons: place, less output, less time."""
     line = re.sub(r'"\$(python|work/dev/bin/python)"', "python3", line.strip().replace(" -q --no-compile ", " "))
     return re.sub(r'"\$work/dev(?:/(bin/\w+))?"', lambda m: f".venv/{m[1]}" if m[1] else ".venv", line)
 
