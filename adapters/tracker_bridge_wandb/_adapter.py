@@ -1,10 +1,10 @@
 """The adapter: its options and capabilities, and a `RunWriter` while it is open.
 
 The bridge's step is the column `global_step`, the x axis of every chart; W&B's `_step` counts rows, so late and
-repeated steps are kept. What is logged at one step is one row as long as no other step comes between; the last row is
-held until a larger step, or the end. Params keep their nesting, tags are strings of at most 64 characters (`name` or
-`name:value`), texts are HTML media, histograms and images are W&B's own, files are files of the run. The experiment is
-the group.
+repeated steps are kept, and fractional ones exactly. What is logged at one step is one row as long as no other step
+comes between; the last row is held until a larger step, or the end. Params keep their nesting, tags are strings of at
+most 64 characters (`name` or `name:value`), texts are HTML media, histograms and images are W&B's own, files are files
+of the run. The experiment is the group.
 Originals of changed series names are in the config under `tracker_bridge_names`.
 """
 
@@ -30,7 +30,7 @@ class WandbAdapter(Adapter[WandbOptions]):
         max_items=10_000,
         max_row=MAX_ROW_POINTS,
         steps="any",
-        step_type="int",
+        step_type="float",
         non_finite="native",
         duplicates="ignored",
         names=NAMES,

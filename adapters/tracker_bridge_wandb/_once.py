@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Union
 
 import msgspec
 
@@ -21,7 +21,7 @@ Mark = tuple[int, int]
 class Draft(msgspec.Struct):
     """A row that may still grow: everything logged at one step. `cells`: column -> its JSON; `size` in bytes."""
 
-    step: int | None
+    step: Union[int, float, None]
     time_ns: int
     mark: Mark
     cells: dict[str, str] = {}

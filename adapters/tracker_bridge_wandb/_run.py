@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import time
 from collections.abc import Mapping
@@ -44,6 +45,7 @@ from tracker_bridge_wandb._values import (
     json_size,
     media_name,
     merge,
+    on_axis,
     parts,
     tags,
     text_page,
@@ -285,18 +287,18 @@ class RunWriter:
 
     def _accept(self, item: Item, mark: Mark) -> None:
         if isinstance(item, Row):
-            step = item.step if isinstance(item.step, int) else int(item.step)
+            step = on_axis(item.step)
             *earlier, last = parts(cells(item.names, item.values), MAX_ROW)
             for part in earlier:
                 # Only the last part completes the row.
                 self._add(step, item.time_ns, part, self._accepted)
             self._add(step, item.time_ns, last, mark)
         elif isinstance(item, HistogramItem):
-            self._add(int(item.step), item.time_ns, {item.name: histogram_cell(item.edges, item.counts)}, mark)
+            self._add(on_axis(item.step), item.time_ns, {item.name: histogram_cell(item.edges, item.counts)}, mark)
         elif isinstance(item, TextItem):
-            self._add(_whole(item.step), item.time_ns, {item.name: self._page(item)}, mark)
+            self._add(on_axis(item.step), item.time_ns, {item.name: self._page(item)}, mark)
         elif isinstance(item, ArtifactItem) and item.media_type.startswith("image/"):
-            self._add(_whole(item.step), item.time_ns, {item.name: self._image(item)}, mark)
+            self._add(on_axis(item.step), item.time_ns, {item.name: self._image(item)}, mark)
         elif isinstance(item, ArtifactItem):
             self._save_file(item.path, file_name(item.name, item.step))
         elif isinstance(item, ParamsItem):
@@ -309,7 +311,7 @@ class RunWriter:
             self._file.save(self._ledger)
         self._accepted = max(self._accepted, mark)
 
-    def _add(self, step: int | None, time_ns: int, new: dict[str, str], mark: Mark) -> None:
+    def _add(self, step: float | None, time_ns: int, new: dict[str, str], mark: Mark) -> None:
         """Into the open row if it is of this step and has none of these columns; else into the next one."""
         size = json_size(new)
         draft = self._draft
@@ -351,7 +353,7 @@ class RunWriter:
         added = describe(row, number, AXIS, self._info.started_ns)
         self._latest.update(row.cells)
         if row.step is not None:
-            self._latest[AXIS] = str(row.step)
+            self._latest[AXIS] = json.dumps(row.step)
         return {**row.cells, **{name: json.dumps(value) for name, value in added.items()}}
 
     def _hand_over(self, number: int, row: Mapping[str, str]) -> None:
@@ -410,16 +412,11 @@ class RunWriter:
         self._summarized = time.monotonic()
 
 
-def _whole(step: float | None) -> int | None:
-    return None if step is None else int(step)
-
-
 def _problem(item: Item) -> str | None:
     if isinstance(item, HistogramItem):
         if not len(item.counts) or len(item.edges) != len(item.counts) + 1:
             return "a histogram needs one more edge than counts"
         if not (np.isfinite(item.edges).all() and np.isfinite(item.counts).all()):
             return "W&B takes finite histogram edges and counts only"
-    if isinstance(item, (TextItem, ArtifactItem)) and isinstance(item.step, float) and not item.step.is_integer():
-        return "fractional_step"
-    return None
+    step = getattr(item, "step", None)
+    return None if step is None or math.isfinite(step) else "W&B takes no step that is not finite"

@@ -34,6 +34,11 @@ _RESERVED_FILES = frozenset(
 )
 
 
+def on_axis(step: float | None) -> float | None:
+    """The step as the axis column has it: an integer where it is whole, so that 2 and 2.0 are one place."""
+    return int(step) if isinstance(step, float) and step.is_integer() else step
+
+
 def cells(names: tuple[str, ...], values: npt.NDArray[np.float64]) -> dict[str, str]:
     """Column -> JSON; NaN and the infinities as W&B spells them."""
     return dict(zip(names, json.dumps(values.tolist())[1:-1].split(", "), strict=True))

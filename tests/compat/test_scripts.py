@@ -62,7 +62,7 @@ class Limit:
 
 LIMITS = {
     "neptune": Limit(whole_steps=False),
-    "wandb": Limit(),
+    "wandb": Limit(whole_steps=False),
     "mlflow": Limit(),
     "tensorboard": Limit(single=True),
 }
