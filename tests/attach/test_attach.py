@@ -158,11 +158,59 @@ writer.close()
 run.log_metrics({"a": 2.0}, step=1)
 print(json.dumps(dict(run.close()["tensorboard"].dropped)))
 """,
+        timeout=110,
     )
     assert done.returncode == 0, done.stderr
     (reason,) = json.loads(done.stdout.splitlines()[-1])
     assert "closed its SummaryWriter" in reason
     assert len(list((tmp_path / "tb").glob("events*"))) == 1
+
+
+@pytest.mark.parametrize("home", ["torch.utils.tensorboard", "tensorboardX"])
+def test_a_writer_closed_while_it_is_written_to_holds_what_is_not_counted_as_dropped(tmp_path: Path, home: str) -> None:
+    """The script closes in the middle of a batch, ten times: stored and dropped are all, and no fault is reported."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + f"""
+from {home} import SummaryWriter
+"""
+        + """
+import struct
+from pathlib import Path
+for number in range(10):
+    writer = SummaryWriter(f"tb/{number}")
+    reached = threading.Event()
+    own, left = writer.file_writer.add_summary, [30 * number + 1]
+    def add_summary(*arguments, own=own, left=left, reached=reached):
+        left[0] -= 1
+        if left[0] == 0:
+            reached.set()
+        return own(*arguments)
+    writer.file_writer.add_summary = add_summary
+    run = bridge.attach(writer, dir="runs")
+    for step in range(400):
+        run.log_metrics({"a": float(step)}, step=step)
+    assert reached.wait(60)
+    writer.close()
+    assert "close" in vars(writer)
+    dropped = sum(run.close()["tensorboard"].dropped.values())
+    assert "close" not in vars(writer)
+    (path,) = Path(f"tb/{number}").glob("events*")
+    data, at, events = path.read_bytes(), 0, 0
+    while at < len(data):
+        at += 16 + struct.unpack("<Q", data[at : at + 8])[0]
+        events += 1
+    print(json.dumps([events - 1, dropped]))
+""",
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    counts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [stored + dropped for stored, dropped in counts] == [400] * 10
+    assert all(stored for stored, _ in counts)
+    assert sum(dropped for _, dropped in counts) > 0
+    assert "Error" not in done.stderr
 
 
 def test_an_active_mlflow_run_is_logged_to_and_not_ended(tmp_path: Path) -> None:
