@@ -20,6 +20,9 @@ from tracker_bridge.adapter import (
     Batch,
     HistogramItem,
     Item,
+    LedgerFile,
+    Mark,
+    Marker,
     Opened,
     ParamsItem,
     Rejected,
@@ -28,10 +31,11 @@ from tracker_bridge.adapter import (
     RunInfo,
     TagsItem,
     TextItem,
+    merge_params,
 )
 from tracker_bridge_wandb import _session as session
+from tracker_bridge_wandb._ledger import Draft, RowLedger, Segment, describe
 from tracker_bridge_wandb._log import LogTail
-from tracker_bridge_wandb._once import Draft, LedgerFile, Mark, Marker, Segment, describe
 from tracker_bridge_wandb._options import WandbOptions, folder_of, run_id_of
 from tracker_bridge_wandb._rows import SendRow, cells_of, earlier_segments, sender, summarize
 from tracker_bridge_wandb._values import (
@@ -44,7 +48,6 @@ from tracker_bridge_wandb._values import (
     histogram_cell,
     json_size,
     media_name,
-    merge,
     on_axis,
     parts,
     tags,
@@ -67,7 +70,7 @@ class RunWriter:
         self._options = options
         self._info = run
         self._run_id = run_id_of(options, run)
-        self._file = LedgerFile(run.private_dir / "wandb.msgpack")
+        self._file = LedgerFile(run.private_dir / "wandb.msgpack", RowLedger)
         self._ledger = self._file.load()
         self._marker = Marker()
         self._recovered = False
@@ -94,7 +97,7 @@ class RunWriter:
         self._run = None
         session.release(self._run_id)
         self._recover()
-        merge(self._params, self._info.params)
+        merge_params(self._params, self._info.params)
         values, _ = config(self._params)
         try:
             self._run = session.start(self._options, self._info, self._run_id, values, self._on_stop)
@@ -393,7 +396,7 @@ class RunWriter:
         self._run.save(str(target), base_path=self._run.dir, policy="now")
 
     def _configure(self, params: Mapping[str, Any]) -> None:
-        merge(self._params, params)
+        merge_params(self._params, params)
         values, cut = config({key: self._params[key] for key in params})
         self._run.config.update(values, allow_val_change=True)
         if cut:

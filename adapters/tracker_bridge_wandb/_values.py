@@ -87,18 +87,6 @@ def config(params: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     return {_config_key(key): _config_value(value, cut) for key, value in params.items()}, bool(cut)
 
 
-def merge(known: dict[str, Any], new: Mapping[str, Any]) -> None:
-    """Merge nested `new` into `known`."""
-    for key, value in new.items():
-        inner = known.get(key)
-        if isinstance(value, Mapping):
-            if not isinstance(inner, dict):
-                inner = known[key] = {}
-            merge(inner, value)
-        else:
-            known[key] = value
-
-
 def tags(now: Mapping[str, str | None]) -> tuple[str, ...]:
     """Tags as W&B's strings of 1 to 64 characters: `name`, or `name:value`."""
     texts = (tag if value is None else f"{tag}:{value}" for tag, value in now.items())
