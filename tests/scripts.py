@@ -17,7 +17,8 @@ def environment(**more: str) -> dict[str, str]:
     """The environment of a script: nothing of this session's trackers in it."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("WANDB_", "MLFLOW_", "NEPTUNE_"))}
     kept.pop("RANK", None)
-    return {**kept, "PYTHONPATH": str(REPOSITORY), "MLFLOW_DISABLE_TELEMETRY": "true", **more}
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "adapters")])
+    return {**kept, "PYTHONPATH": path, "MLFLOW_DISABLE_TELEMETRY": "true", **more}
 
 
 def start(folder: Path, text: str, *arguments: str, **more: str) -> subprocess.Popen[str]:

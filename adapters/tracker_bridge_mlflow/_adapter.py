@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tracker_bridge.adapter import Adapter, Batch, Capabilities, Opened, ParamRule, Requirement, RunInfo, TagRule
+from tracker_bridge.adapter import Capabilities, Opened, ParamRule, Requirement, RunInfo, TagRule, WriterAdapter
 from tracker_bridge_mlflow._fitting import LONGEST_NAME, LONGEST_PARAM, LONGEST_TAG, MOST_PARAMS, NAMES, SEPARATOR
 from tracker_bridge_mlflow._identity import without_credentials
 from tracker_bridge_mlflow._options import MlflowOptions
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracker_bridge_mlflow._run import RunWriter
 
 
-class MlflowAdapter(Adapter[MlflowOptions]):
+class MlflowAdapter(WriterAdapter[MlflowOptions]):
     """Logs to an MLflow server or a local sqlite store."""
 
     options_type = MlflowOptions
@@ -48,7 +48,7 @@ class MlflowAdapter(Adapter[MlflowOptions]):
     )
     requires = (Requirement("mlflow", "tracker-bridge[mlflow]"),)
 
-    _writer: RunWriter | None = None
+    writer: RunWriter | None = None
 
     def server(self) -> str | None:
         """The tracking server, None for a local store."""
@@ -59,24 +59,5 @@ class MlflowAdapter(Adapter[MlflowOptions]):
         """Find or create the experiment and the run. Raises `RetryLater`."""
         from tracker_bridge_mlflow._run import open_run
 
-        self._writer = open_run(self.options, run)
-        return self._writer.opened
-
-    def write(self, batch: Batch) -> None:
-        """Send the batch. Raises `RetryLater` and `Rejected`; sending it again stores nothing twice."""
-        self._open_writer().write(batch)
-
-    def flush(self) -> None:
-        """Send what is kept together: the names of renamed series."""
-        self._open_writer().flush()
-
-    def close(self, status: str | None) -> None:
-        """With a status, end MLflow's run, unless somebody else owns it."""
-        if self._writer is not None:
-            self._writer.close(status)
-            self._writer = None
-
-    def _open_writer(self) -> RunWriter:
-        if self._writer is None:
-            raise RuntimeError("MlflowAdapter is not open")
-        return self._writer
+        self.writer = open_run(self.options, run)
+        return self.writer.opened

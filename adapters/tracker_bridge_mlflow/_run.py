@@ -32,6 +32,7 @@ from tracker_bridge.adapter import (
     RunInfo,
     TagsItem,
     TextItem,
+    merge_params,
 )
 from tracker_bridge_mlflow._answers import error_code, is_refusal, is_timeout, later, short
 from tracker_bridge_mlflow._fitting import (
@@ -111,7 +112,8 @@ class RunWriter:
         if self._ours and stored.info.status != "RUNNING":
             client.update_run(self._id, status="RUNNING")
         self._stored_params: dict[str, str] = dict(stored.data.params)
-        self._params: dict[str, Any] = _copied(run.params)
+        self._params: dict[str, Any] = {}
+        merge_params(self._params, run.params)
         self._notes = load_notes(run.private_dir)
         self._renamed_is_new = False
         self._most_metrics = MOST_METRICS
@@ -253,7 +255,7 @@ class RunWriter:
             self._log_file(item)
 
     def _write_params(self, item: ParamsItem) -> None:
-        _merge(self._params, item.params)
+        merge_params(self._params, item.params)
         texts = param_texts(item.params)
         new = [Param(key, text) for key, text in texts.items() if key not in self._stored_params]
         changed = {key: text for key, text in texts.items() if self._stored_params.get(key, text) != text}
@@ -357,17 +359,3 @@ def _by_series(rows: Sequence[Row]) -> list[Point]:
 
 def _digits(step: float) -> str:
     return f"{step:012d}" if isinstance(step, int) else str(step)
-
-
-def _merge(known: dict[str, Any], new: Any) -> None:
-    for key, value in new.items():
-        if isinstance(known.get(key), dict) and isinstance(value, dict):
-            _merge(known[key], value)
-        else:
-            known[key] = _copied(value) if isinstance(value, dict) else value
-
-
-def _copied(params: Any) -> dict[str, Any]:
-    copy: dict[str, Any] = {}
-    _merge(copy, params)
-    return copy

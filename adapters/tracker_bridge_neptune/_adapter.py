@@ -19,14 +19,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tracker_bridge.adapter import (
-    Adapter,
-    Batch,
     Capabilities,
     Opened,
     ParamRule,
     Requirement,
     RunInfo,
     TagRule,
+    WriterAdapter,
 )
 from tracker_bridge_neptune._options import NeptuneOptions, mode_of
 from tracker_bridge_neptune._values import MAX_TEXT, NAMES
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from tracker_bridge_neptune._run import RunWriter
 
 
-class NeptuneAdapter(Adapter[NeptuneOptions]):
+class NeptuneAdapter(WriterAdapter[NeptuneOptions]):
     """Writes Neptune's local database, and lets the SDK's process send it where `mode` is `async`."""
 
     options_type = NeptuneOptions
@@ -55,7 +54,8 @@ class NeptuneAdapter(Adapter[NeptuneOptions]):
     )
     requires = (Requirement("neptune_scale", "tracker-bridge[neptune]"),)
 
-    _writer: RunWriter | None = None
+    writer: RunWriter | None = None
+
     _refused: Mapping[str, int] = MappingProxyType({})
 
     def open(self, run: RunInfo) -> Opened:
@@ -64,33 +64,25 @@ class NeptuneAdapter(Adapter[NeptuneOptions]):
 
         with quiet_logs():
             from tracker_bridge_neptune._run import RunWriter
-        if self._writer is None:
-            self._writer = RunWriter(self.options, run)
-        return self._writer.open()
-
-    def write(self, batch: Batch) -> None:
-        """Commit the batch to the database; sent again it stores nothing twice. Raises `RetryLater`, `Rejected`."""
-        self._open_writer().write(batch)
-
-    def flush(self) -> None:
-        """Raises `RetryLater` while a server takes nothing; otherwise what was written is already on disk."""
-        self._open_writer().flush()
+        if self.writer is None:
+            self.writer = RunWriter(self.options, run)
+        return self.writer.open()
 
     def refused(self) -> Mapping[str, int]:
         """What a server answered about data that it had been sent, by the SDK's name of the error."""
-        if self._writer is not None:
+        if self.writer is not None:
             from tracker_bridge_neptune._process import FATAL
 
-            counts = self._writer.refused.items()
+            counts = self.writer.refused.items()
             self._refused = {f"Neptune: {kind}": count for kind, count in counts if kind not in FATAL}
         return self._refused
 
     def close(self, status: str | None) -> None:
         """End the run. Raises `RetryLater` naming the database if a server has not taken everything."""
-        if self._writer is not None:
-            self._writer.close(status)
+        if self.writer is not None:
+            self.writer.close(status)
             self.refused()
-            self._writer = None
+            self.writer = None
 
     def server(self) -> str | None:
         """The API address inside the token."""
@@ -101,8 +93,3 @@ class NeptuneAdapter(Adapter[NeptuneOptions]):
             return str(json.loads(base64.b64decode(token))["api_url"])
         except (binascii.Error, ValueError, KeyError, TypeError):
             return None
-
-    def _open_writer(self) -> RunWriter:
-        if self._writer is None:
-            raise RuntimeError("the adapter is not open")
-        return self._writer

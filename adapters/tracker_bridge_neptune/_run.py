@@ -27,6 +27,9 @@ from tracker_bridge.adapter import (
     Batch,
     HistogramItem,
     Item,
+    LedgerFile,
+    Mark,
+    Marker,
     NameMap,
     Opened,
     ParamsItem,
@@ -36,11 +39,12 @@ from tracker_bridge.adapter import (
     RunInfo,
     TagsItem,
     TextItem,
+    merge_params,
     param_text,
 )
 from tracker_bridge_neptune import _database as database
 from tracker_bridge_neptune import _process as process
-from tracker_bridge_neptune._once import LedgerFile, Mark, Marker
+from tracker_bridge_neptune._ledger import OperationLedger
 from tracker_bridge_neptune._options import (
     NeptuneOptions,
     log_directory_of,
@@ -55,7 +59,6 @@ from tracker_bridge_neptune._values import (
     clean,
     configs,
     cut_text,
-    merge,
     narrow_histogram,
     provenance_configs,
     split_step,
@@ -83,7 +86,7 @@ class RunWriter:
         self._token = token_of(options) if self._mode == "async" else None
         self._run_id = run_id_of(options, run)
         self._names = NameMap(NAMES)
-        self._file = LedgerFile(run.private_dir / "neptune.msgpack")
+        self._file = LedgerFile(run.private_dir / "neptune.msgpack", OperationLedger)
         self._ledger = self._file.load()
         self._marker = Marker()
         self._all_params: dict[str, Any] = {}
@@ -470,7 +473,7 @@ class RunWriter:
             return
         values, cut = configs(params, self._names)
         self._assign(values)
-        merge(self._all_params, params)
+        merge_params(self._all_params, params)
         if cut:
             whole = param_text(self._all_params).encode("utf-8", "backslashreplace")
             self._run.assign_files({"tracker_bridge/params": File(source=whole, mime_type="application/json")})

@@ -64,18 +64,6 @@ def config(value: Any) -> Any:
     return clean(param_text(value))
 
 
-def merge(known: dict[str, Any], new: Mapping[str, Any]) -> None:
-    """Merge nested `new` into `known`."""
-    for key, value in new.items():
-        inner = known.get(key)
-        if isinstance(value, Mapping):
-            if not isinstance(inner, dict):
-                inner = known[key] = {}
-            merge(inner, value)
-        else:
-            known[key] = value
-
-
 def _fits_a_set(value: Sequence[Any]) -> bool:
     # Neptune keeps a set of strings: a repeated entry, or too long a one, survives as text only.
     strings = bool(value) and all(isinstance(part, str) for part in value)

@@ -10,8 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tracker_bridge.adapter import (
-    Adapter,
-    Batch,
     Capabilities,
     NameRule,
     Opened,
@@ -19,6 +17,7 @@ from tracker_bridge.adapter import (
     Requirement,
     RunInfo,
     TagRule,
+    WriterAdapter,
 )
 from tracker_bridge_tensorboard._options import TensorBoardOptions
 
@@ -33,7 +32,7 @@ _NAMES = NameRule(
 )
 
 
-class TensorBoardAdapter(Adapter[TensorBoardOptions]):
+class TensorBoardAdapter(WriterAdapter[TensorBoardOptions]):
     """Writes event files that the `tensorboard` server and its Python readers show without loss."""
 
     options_type = TensorBoardOptions
@@ -55,31 +54,12 @@ class TensorBoardAdapter(Adapter[TensorBoardOptions]):
         Requirement("google_crc32c", "tracker-bridge[tensorboard]"),
     )
 
-    _writer: RunWriter | None = None
+    writer: RunWriter | None = None
 
     def open(self, run: RunInfo) -> Opened:
         """Create or continue the run's directory. Raises `RetryLater` if it cannot be written."""
         from tracker_bridge_tensorboard._run import open_run
 
-        self._writer = open_run(self.options, run, self.capabilities.names)
-        directory = self._writer.directory
+        self.writer = open_run(self.options, run, self.capabilities.names)
+        directory = self.writer.directory
         return Opened(ids={"log_dir": str(directory)}, url=directory.as_uri())
-
-    def write(self, batch: Batch) -> None:
-        """Append the batch to the event files, whole or not at all."""
-        self._open_writer().write(batch)
-
-    def flush(self) -> None:
-        """Note beside the event files how far they have got."""
-        self._open_writer().flush()
-
-    def close(self, status: str | None) -> None:
-        """Close the files; with a status, write how the run ended."""
-        if self._writer is not None:
-            self._writer.close(status)
-            self._writer = None
-
-    def _open_writer(self) -> RunWriter:
-        if self._writer is None:
-            raise RuntimeError("TensorBoardAdapter is not open")
-        return self._writer

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from tracker_bridge.adapter import (
     RunInfo,
     TagsItem,
     TextItem,
+    merge_params,
 )
 from tracker_bridge_tensorboard._encoding import Template, summary_event
 from tracker_bridge_tensorboard._lanes import MOST_LATE_LANES, Event, Lanes, Numbers, digest
@@ -67,7 +67,8 @@ class RunWriter:
             memory = Memory(run.run_id, run.backend, run.started_ns)
         if memory.started_ns != run.started_ns:
             memory.started_ns, memory.sequence, memory.last = run.started_ns, -1, []
-        memory.params = memory.params or dict(run.params)
+        if not memory.params:
+            merge_params(memory.params, run.params)
         memory.run_tags = memory.run_tags or dict(run.tags)
         self._memory = memory
         self._done_before = self._sequence = memory.sequence
@@ -161,7 +162,7 @@ class RunWriter:
             step = int(item.step)
             return Event(numbers, step, template.event(item.time_ns, step, item.values), late=item.late), ""
         if isinstance(item, ParamsItem):
-            self._memory.params = _merged(self._memory.params, item.params)
+            merge_params(self._memory.params, item.params)
             self._about_is_old = True
             return None, ""
         if isinstance(item, TagsItem):
@@ -268,13 +269,3 @@ def _write_whole(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{os.getpid()}.tmp")
     temporary.write_bytes(data)
     os.replace(temporary, path)
-
-
-def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(old)
-    for key, value in new.items():
-        before = merged.get(key)
-        if isinstance(before, Mapping) and isinstance(value, Mapping):
-            value = _merged(before, value)
-        merged[key] = value
-    return merged

@@ -1,10 +1,10 @@
 """The adapter: its options and capabilities, and a `RunWriter` while it is open.
 
 The bridge's step is the column `global_step`, the x axis of every chart; W&B's `_step` counts rows, so late and
-repeated steps are kept. What is logged at one step is one row as long as no other step comes between; the last row is
-held until a larger step, or the end. Params keep their nesting, tags are strings of at most 64 characters (`name` or
-`name:value`), texts are HTML media, histograms and images are W&B's own, files are files of the run. The experiment is
-the group.
+repeated steps are kept, and fractional ones exactly. What is logged at one step is one row as long as no other step
+comes between; the last row is held until a larger step, or the end. Params keep their nesting, tags are strings of at
+most 64 characters (`name` or `name:value`), texts are HTML media, histograms and images are W&B's own, files are files
+of the run. The experiment is the group.
 Originals of changed series names are in the config under `tracker_bridge_names`.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tracker_bridge.adapter import Adapter, Batch, Capabilities, Opened, ParamRule, Requirement, RunInfo, TagRule
+from tracker_bridge.adapter import Capabilities, Opened, ParamRule, Requirement, RunInfo, TagRule, WriterAdapter
 from tracker_bridge_wandb._options import WandbOptions
 from tracker_bridge_wandb._values import MAX_PARAM, MAX_ROW_POINTS, MAX_TAG, NAMES
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracker_bridge_wandb._run import RunWriter
 
 
-class WandbAdapter(Adapter[WandbOptions]):
+class WandbAdapter(WriterAdapter[WandbOptions]):
     """Writes W&B history, offline or to a server."""
 
     options_type = WandbOptions
@@ -30,7 +30,7 @@ class WandbAdapter(Adapter[WandbOptions]):
         max_items=10_000,
         max_row=MAX_ROW_POINTS,
         steps="any",
-        step_type="int",
+        step_type="float",
         non_finite="native",
         duplicates="ignored",
         names=NAMES,
@@ -40,29 +40,15 @@ class WandbAdapter(Adapter[WandbOptions]):
     )
     requires = (Requirement("wandb", "tracker-bridge[wandb]"),)
 
-    _writer: RunWriter | None = None
+    writer: RunWriter | None = None
 
     def open(self, run: RunInfo) -> Opened:
         """Begin or continue the run; send what a server should have from earlier logs. Raises `RetryLater`."""
         from tracker_bridge_wandb._run import RunWriter
 
-        if self._writer is None:
-            self._writer = RunWriter(self.options, run)
-        return self._writer.open()
-
-    def write(self, batch: Batch) -> None:
-        """Hand the batch over; sent again it stores nothing twice. Raises `RetryLater`, `Rejected`."""
-        self._open_writer().write(batch)
-
-    def flush(self) -> None:
-        """Wait until W&B's own log holds every row. Raises `RetryLater`."""
-        self._open_writer().flush()
-
-    def close(self, status: str | None) -> None:
-        """End the run and check that the server has every row. Raises `RetryLater` naming the log if it has not."""
-        if self._writer is not None:
-            self._writer.close(status)
-            self._writer = None
+        if self.writer is None:
+            self.writer = RunWriter(self.options, run)
+        return self.writer.open()
 
     def server(self) -> str | None:
         """The configured server."""
@@ -71,8 +57,3 @@ class WandbAdapter(Adapter[WandbOptions]):
             return None
         configured = self.options.settings.get("base_url") or os.environ.get("WANDB_BASE_URL")
         return str(configured or "https://api.wandb.ai")
-
-    def _open_writer(self) -> RunWriter:
-        if self._writer is None:
-            raise RuntimeError("the adapter is not open")
-        return self._writer

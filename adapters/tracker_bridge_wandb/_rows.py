@@ -14,8 +14,8 @@ from typing import Any
 
 from wandb.proto import wandb_internal_pb2 as pb
 
+from tracker_bridge_wandb._ledger import Segment
 from tracker_bridge_wandb._log import LogTail
-from tracker_bridge_wandb._once import Segment
 
 SendRow = Callable[[int, Mapping[str, str]], None]
 """`send(number, cells)`: the row `number` with its columns as JSON."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import time
 from collections.abc import Mapping
@@ -19,6 +20,9 @@ from tracker_bridge.adapter import (
     Batch,
     HistogramItem,
     Item,
+    LedgerFile,
+    Mark,
+    Marker,
     Opened,
     ParamsItem,
     Rejected,
@@ -27,10 +31,11 @@ from tracker_bridge.adapter import (
     RunInfo,
     TagsItem,
     TextItem,
+    merge_params,
 )
 from tracker_bridge_wandb import _session as session
+from tracker_bridge_wandb._ledger import Draft, RowLedger, Segment, describe
 from tracker_bridge_wandb._log import LogTail
-from tracker_bridge_wandb._once import Draft, LedgerFile, Mark, Marker, Segment, describe
 from tracker_bridge_wandb._options import WandbOptions, folder_of, run_id_of
 from tracker_bridge_wandb._rows import SendRow, cells_of, earlier_segments, sender, summarize
 from tracker_bridge_wandb._values import (
@@ -43,7 +48,7 @@ from tracker_bridge_wandb._values import (
     histogram_cell,
     json_size,
     media_name,
-    merge,
+    on_axis,
     parts,
     tags,
     text_page,
@@ -65,7 +70,7 @@ class RunWriter:
         self._options = options
         self._info = run
         self._run_id = run_id_of(options, run)
-        self._file = LedgerFile(run.private_dir / "wandb.msgpack")
+        self._file = LedgerFile(run.private_dir / "wandb.msgpack", RowLedger)
         self._ledger = self._file.load()
         self._marker = Marker()
         self._recovered = False
@@ -92,7 +97,7 @@ class RunWriter:
         self._run = None
         session.release(self._run_id)
         self._recover()
-        merge(self._params, self._info.params)
+        merge_params(self._params, self._info.params)
         values, _ = config(self._params)
         try:
             self._run = session.start(self._options, self._info, self._run_id, values, self._on_stop)
@@ -285,18 +290,18 @@ class RunWriter:
 
     def _accept(self, item: Item, mark: Mark) -> None:
         if isinstance(item, Row):
-            step = item.step if isinstance(item.step, int) else int(item.step)
+            step = on_axis(item.step)
             *earlier, last = parts(cells(item.names, item.values), MAX_ROW)
             for part in earlier:
                 # Only the last part completes the row.
                 self._add(step, item.time_ns, part, self._accepted)
             self._add(step, item.time_ns, last, mark)
         elif isinstance(item, HistogramItem):
-            self._add(int(item.step), item.time_ns, {item.name: histogram_cell(item.edges, item.counts)}, mark)
+            self._add(on_axis(item.step), item.time_ns, {item.name: histogram_cell(item.edges, item.counts)}, mark)
         elif isinstance(item, TextItem):
-            self._add(_whole(item.step), item.time_ns, {item.name: self._page(item)}, mark)
+            self._add(on_axis(item.step), item.time_ns, {item.name: self._page(item)}, mark)
         elif isinstance(item, ArtifactItem) and item.media_type.startswith("image/"):
-            self._add(_whole(item.step), item.time_ns, {item.name: self._image(item)}, mark)
+            self._add(on_axis(item.step), item.time_ns, {item.name: self._image(item)}, mark)
         elif isinstance(item, ArtifactItem):
             self._save_file(item.path, file_name(item.name, item.step))
         elif isinstance(item, ParamsItem):
@@ -309,7 +314,7 @@ class RunWriter:
             self._file.save(self._ledger)
         self._accepted = max(self._accepted, mark)
 
-    def _add(self, step: int | None, time_ns: int, new: dict[str, str], mark: Mark) -> None:
+    def _add(self, step: float | None, time_ns: int, new: dict[str, str], mark: Mark) -> None:
         """Into the open row if it is of this step and has none of these columns; else into the next one."""
         size = json_size(new)
         draft = self._draft
@@ -351,7 +356,7 @@ class RunWriter:
         added = describe(row, number, AXIS, self._info.started_ns)
         self._latest.update(row.cells)
         if row.step is not None:
-            self._latest[AXIS] = str(row.step)
+            self._latest[AXIS] = json.dumps(row.step)
         return {**row.cells, **{name: json.dumps(value) for name, value in added.items()}}
 
     def _hand_over(self, number: int, row: Mapping[str, str]) -> None:
@@ -391,7 +396,7 @@ class RunWriter:
         self._run.save(str(target), base_path=self._run.dir, policy="now")
 
     def _configure(self, params: Mapping[str, Any]) -> None:
-        merge(self._params, params)
+        merge_params(self._params, params)
         values, cut = config({key: self._params[key] for key in params})
         self._run.config.update(values, allow_val_change=True)
         if cut:
@@ -410,16 +415,11 @@ class RunWriter:
         self._summarized = time.monotonic()
 
 
-def _whole(step: float | None) -> int | None:
-    return None if step is None else int(step)
-
-
 def _problem(item: Item) -> str | None:
     if isinstance(item, HistogramItem):
         if not len(item.counts) or len(item.edges) != len(item.counts) + 1:
             return "a histogram needs one more edge than counts"
         if not (np.isfinite(item.edges).all() and np.isfinite(item.counts).all()):
             return "W&B takes finite histogram edges and counts only"
-    if isinstance(item, (TextItem, ArtifactItem)) and isinstance(item.step, float) and not item.step.is_integer():
-        return "fractional_step"
-    return None
+    step = getattr(item, "step", None)
+    return None if step is None or math.isfinite(step) else "W&B takes no step that is not finite"

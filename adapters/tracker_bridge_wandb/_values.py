@@ -34,6 +34,11 @@ _RESERVED_FILES = frozenset(
 )
 
 
+def on_axis(step: float | None) -> float | None:
+    """The step as the axis column has it: an integer where it is whole, so that 2 and 2.0 are one place."""
+    return int(step) if isinstance(step, float) and step.is_integer() else step
+
+
 def cells(names: tuple[str, ...], values: npt.NDArray[np.float64]) -> dict[str, str]:
     """Column -> JSON; NaN and the infinities as W&B spells them."""
     return dict(zip(names, json.dumps(values.tolist())[1:-1].split(", "), strict=True))
@@ -80,18 +85,6 @@ def config(params: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """Nested JSON values for `run.config`, and whether any was cut."""
     cut: list[bool] = []
     return {_config_key(key): _config_value(value, cut) for key, value in params.items()}, bool(cut)
-
-
-def merge(known: dict[str, Any], new: Mapping[str, Any]) -> None:
-    """Merge nested `new` into `known`."""
-    for key, value in new.items():
-        inner = known.get(key)
-        if isinstance(value, Mapping):
-            if not isinstance(inner, dict):
-                inner = known[key] = {}
-            merge(inner, value)
-        else:
-            known[key] = value
 
 
 def tags(now: Mapping[str, str | None]) -> tuple[str, ...]:

@@ -158,11 +158,59 @@ writer.close()
 run.log_metrics({"a": 2.0}, step=1)
 print(json.dumps(dict(run.close()["tensorboard"].dropped)))
 """,
+        timeout=110,
     )
     assert done.returncode == 0, done.stderr
     (reason,) = json.loads(done.stdout.splitlines()[-1])
     assert "closed its SummaryWriter" in reason
     assert len(list((tmp_path / "tb").glob("events*"))) == 1
+
+
+@pytest.mark.parametrize("home", ["torch.utils.tensorboard", "tensorboardX"])
+def test_a_writer_closed_while_it_is_written_to_holds_what_is_not_counted_as_dropped(tmp_path: Path, home: str) -> None:
+    """The script closes in the middle of a batch, ten times: stored and dropped are all, and no fault is reported."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + f"""
+from {home} import SummaryWriter
+"""
+        + """
+import struct
+from pathlib import Path
+for number in range(10):
+    writer = SummaryWriter(f"tb/{number}")
+    reached = threading.Event()
+    own, left = writer.file_writer.add_summary, [30 * number + 1]
+    def add_summary(*arguments, own=own, left=left, reached=reached):
+        left[0] -= 1
+        if left[0] == 0:
+            reached.set()
+        return own(*arguments)
+    writer.file_writer.add_summary = add_summary
+    run = bridge.attach(writer, dir="runs")
+    for step in range(400):
+        run.log_metrics({"a": float(step)}, step=step)
+    assert reached.wait(60)
+    writer.close()
+    assert "close" in vars(writer)
+    dropped = sum(run.close()["tensorboard"].dropped.values())
+    assert "close" not in vars(writer)
+    (path,) = Path(f"tb/{number}").glob("events*")
+    data, at, events = path.read_bytes(), 0, 0
+    while at < len(data):
+        at += 16 + struct.unpack("<Q", data[at : at + 8])[0]
+        events += 1
+    print(json.dumps([events - 1, dropped]))
+""",
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    counts = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [stored + dropped for stored, dropped in counts] == [400] * 10
+    assert all(stored for stored, _ in counts)
+    assert sum(dropped for _, dropped in counts) > 0
+    assert "Error" not in done.stderr
 
 
 def test_an_active_mlflow_run_is_logged_to_and_not_ended(tmp_path: Path) -> None:
@@ -252,3 +300,46 @@ def test_misuse_says_what_can_be_attached() -> None:
         bridge.attach(None)
     with pytest.raises(bridge.UsageError, match="not the class"):
         bridge.attach(Path)
+
+
+def test_rows_that_wait_for_a_row_of_the_script_are_bounded_in_memory(tmp_path: Path) -> None:
+    """While a script that passes steps begins no row, ours wait up to a number of bytes; the rest is counted."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+import resource, wandb
+from tracker_bridge.attaching import _wandb
+mine = wandb.init(mode="offline", dir=".", id="mine", settings={"console": "off"})
+run = bridge.attach(mine, dir="runs")
+wandb.log({"loss": 0.0}, step=0)
+names = [f"gradients/{number:04}" for number in range(1000)]
+def log(steps):
+    for step in steps:
+        run.log_metrics(dict.fromkeys(names, float(step)), step=step + 0.5)
+    assert run.flush(60)
+log(range(5))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+_wandb.MOST_WAITING_BYTES = 200 * 8400
+log(range(5, 1500))
+grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+for step in range(1, 4):
+    wandb.log({"loss": float(step)}, step=step)
+(dropped,) = [dict(run.close()["wandb"].dropped)]
+print(json.dumps([grown, dropped]))
+mine.finish()
+""",
+        timeout=110,
+    )
+    assert done.returncode == 0, done.stderr
+    grown, dropped = json.loads(done.stdout.splitlines()[-1])
+    counts = {
+        next(words for words in ("that wait", "to be part of") if words in reason): dropped[reason]
+        for reason in dropped
+    }
+    assert counts == {"that wait": 1300 * 1000, "to be part of": 197 * 1000}
+    # As dictionaries of columns 1,500 such rows would be 150 MiB.
+    assert grown < 100
+    rows = readback_wandb.read_run(tmp_path, "mine").rows
+    assert [row["tracker_bridge/step"] for row in rows if "gradients/0000" in row] == [0.5, 1.5, 2.5]
+    assert [(row["_step"], row["loss"]) for row in rows] == [(step, step) for step in range(4)]

@@ -1,7 +1,7 @@
 """Unmodified scripts, once with their tracker's own SDK and once under the launcher without it: all arrives everywhere.
 
 The truth is what the SDK stored. The launched script must print the same, end the same, and each of the four backends
-must hold every value of it at its step.
+must hold every value of it at its step, and its tags, params, texts, files and status.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import pytest
 from tests import scripts
 from tests.compat import readback
 from tests.compat.readback import Series
+from tests.compat.said import assert_said
 from tests.servers import MLFLOW_QUIET, mlflow_template
 from tracker_bridge.rundir import find_runs, load_manifest, load_state
 
@@ -62,7 +63,7 @@ class Limit:
 
 LIMITS = {
     "neptune": Limit(whole_steps=False),
-    "wandb": Limit(),
+    "wandb": Limit(whole_steps=False),
     "mlflow": Limit(),
     "tensorboard": Limit(single=True),
 }
@@ -72,7 +73,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_value_reaches_every_backend(name: str, tmp_path: Path, mlflow_template: Path) -> None:
-    """What the script logs is in all four trackers, and its output and exit status are those with the SDK."""
+    """All that the script logs is in all four trackers, and its output and exit status are those with the SDK."""
     pytest.importorskip("tensorboardX")
     kind = name.partition("_")[0]
     native, bridged = tmp_path / "native", tmp_path / "bridged"
@@ -103,6 +104,7 @@ def test_every_value_reaches_every_backend(name: str, tmp_path: Path, mlflow_tem
     for backend, runs in _stored(bridged).items():
         assert len(runs) == len(truth), backend
         _assert_same(backend, truth, runs, single=LIMITS[backend].single or kind == "tensorboard")
+    assert_said(name, bridged, done.stdout)
 
 
 def _run(

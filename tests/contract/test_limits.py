@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests import readback_wandb
-from tests.contract import test_jsonl, test_tensorboard
+from tests import readback_neptune, readback_wandb
+from tests.contract import test_jsonl
+from tests.readback_tensorboard import accumulate
+from tests.servers import mlflow_sqlite, mlflow_template
 from tests.standins.neptune_server import NeptuneServer
 from tests.standins.wandb_server import API_KEY, WandbServer
 from tracker_bridge import registry
 from tracker_bridge.records import Metrics, NormVector, RunFinished, SeriesTable, pack_values
 from tracker_bridge.testing import Trial
+
+__all__ = ["mlflow_sqlite", "mlflow_template"]
 
 BEGIN = 1_750_000_000_000_000_000
 LARGEST_ROW = 10_383_360
@@ -53,7 +59,7 @@ def test_hundred_thousand_series_in_tensorboard(tmp_path: Path) -> None:
     """All points of all series are in the event files."""
     one = trial(tmp_path, "tensorboard", {"log_dir": "runs"})
     many_series(one, 100_000)
-    read = test_tensorboard.accumulate(Path(one.ids["log_dir"]))
+    read = accumulate(Path(one.ids["log_dir"]))
     tags = [tag for tag in read.Tags()["scalars"] if tag.endswith(".weight")]
     assert len(tags) == 100_000
     for number in (0, 50_000, 99_999):
@@ -69,6 +75,57 @@ def test_hundred_thousand_series_in_jsonl(tmp_path: Path) -> None:
     layers = [name for name in metrics if name.endswith(".weight")]
     assert len(layers) == 100_000
     assert all([point[:2] for point in metrics[name]] == expected(at) for at, name in enumerate(layers))
+
+
+def once(one: Trial, count: int) -> dict[str, float]:
+    """One norm vector of `count` layers, and a second point for three of them; the first points by series."""
+    names = tuple(f"model.block.{number:06}.weight" for number in range(count))
+    again = {f"gradients/{name}": -1.0 for name in names[:3]}
+    one.append(
+        SeriesTable(BEGIN, 0, "gradients", names, (1,) * count),
+        NormVector(BEGIN, 0, 0, pack_values(np.arange(count)), total=1.0),
+        Metrics(BEGIN + 1, 1, again),
+        RunFinished(BEGIN, "finished"),
+    )
+    state = one.deliver(timeout=100)
+    assert (state.dropped, state.points) == ({}, count + 6)
+    return {f"gradients/{name}": float(at) for at, name in enumerate(names)}
+
+
+def test_hundred_thousand_series_in_wandb(tmp_path: Path) -> None:
+    """They are rows of one step, each of which a server takes; the second points are in the next row."""
+    one = trial(tmp_path, "wandb", {"mode": "offline"})
+    wanted = once(one, 100_000)
+    rows = readback_wandb.read_run(tmp_path, one.ids["run_id"]).rows
+    assert [row["global_step"] for row in rows] == [*(0 for _ in rows[1:]), 1]
+    assert max(len(json.dumps(row)) for row in rows) < LARGEST_ROW
+    got = {name: value for row in rows[:-1] for name, value in row.items() if name.endswith(".weight")}
+    assert got == wanted
+    assert [rows[-1][name] for name in list(wanted)[:3]] == [-1.0] * 3
+
+
+def test_hundred_thousand_series_in_neptune(tmp_path: Path) -> None:
+    """All points are in the local database."""
+    one = trial(tmp_path, "neptune", {"mode": "offline", "log_directory": "neptune"})
+    wanted = once(one, 100_000)
+    series = readback_neptune.read_run(tmp_path / "neptune", "r").series
+    got = {name: [point[:2] for point in points] for name, points in series.items() if name.endswith(".weight")}
+    second = {name: [(1.0, -1.0)] for name in list(wanted)[:3]}
+    assert got == {name: [(0.0, value), *second.get(name, [])] for name, value in wanted.items()}
+
+
+@pytest.mark.slow
+def test_ten_thousand_series_in_mlflow(tmp_path: Path, mlflow_sqlite: str) -> None:
+    """All points are in the sqlite store, whose own code takes 0.3 ms of a processor for each new series."""
+    one = trial(tmp_path, "mlflow", {"tracking_uri": mlflow_sqlite})
+    wanted = once(one, 10_000)
+    with closing(sqlite3.connect(mlflow_sqlite.removeprefix("sqlite:///"))) as store:
+        rows = store.execute("SELECT key, step, value FROM metrics WHERE key LIKE '%.weight' ORDER BY step").fetchall()
+        latest = dict(store.execute("SELECT key, value FROM latest_metrics WHERE key LIKE '%.weight'"))
+    again = dict.fromkeys(list(wanted)[:3], -1.0)
+    assert {name: value for name, step, value in rows if step == 0} == wanted
+    assert {name: value for name, step, value in rows if step == 1} == again
+    assert latest == {**wanted, **again}
 
 
 @pytest.mark.parametrize(("length", "count"), [(150, 90_000), (5_000, 3_000)], ids=["many", "long"])

@@ -16,27 +16,20 @@ import pytest
 from mlflow import MlflowClient
 from tracker_bridge_mlflow import MlflowAdapter, MlflowOptions
 
+from tests import readback_mlflow
 from tests.servers import MLFLOW_QUIET, free_port, mlflow_server, mlflow_sqlite, mlflow_template, run_mlflow
 from tests.standins.fault_proxy import FaultProxy
 from tests.standins.loopback import Fault, Reply
 from tracker_bridge.adapter import Batch, ParamsItem, Rejected, RetryLater, Row, RunInfo, TagsItem, TextItem
-from tracker_bridge.testing import AdapterTests, Point, StoredRun
+from tracker_bridge.testing import AdapterTests, StoredRun
 
 __all__ = ["mlflow_server", "mlflow_sqlite", "mlflow_template"]
-
-OWN = ("mlflow.", "tracker_bridge.", "param_changed.", "alert.")
 
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in MLFLOW_QUIET.items():
         monkeypatch.setenv(name, value)
-
-
-def artifacts(client: MlflowClient, run_id: str, folder: Path) -> dict[str, bytes]:
-    """Path -> content of everything below the run's artifacts."""
-    root = Path(client.download_artifacts(run_id, "", str(folder)))
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 class TestOnSqlite(AdapterTests):
@@ -55,56 +48,9 @@ class TestOnSqlite(AdapterTests):
         return {"tracking_uri": self.uri}
 
     def read_back(self, ids: Mapping[str, str]) -> StoredRun:
-        client = MlflowClient(self.uri)
-        run = client.get_run(ids["run_id"])
-        tags = run.data.tags
         folder = self.place / f"download-{time.time_ns()}"
         folder.mkdir()
-        files = artifacts(client, ids["run_id"], folder)
-        metrics = {}
-        for name in run.data.metrics:
-            history = client.get_metric_history(ids["run_id"], name)
-            metrics[name] = sorted(Point(metric.step, metric.value, metric.timestamp / 1e3) for metric in history)
-        texts: dict[str, list[tuple[float | None, str]]] = {}
-        histograms: dict[str, list[tuple[float, list[float], list[float]]]] = {}
-        for path in sorted(files):
-            head, _, rest = path.partition("/")
-            if head == "texts":
-                name, _, number = rest.removesuffix(".txt").rpartition("/")
-                step = int(number) if number.isdigit() and len(number) == 12 else None
-                texts.setdefault(name if step is not None else rest.removesuffix(".txt"), []).append(
-                    (step, files[path].decode())
-                )
-            if head == "histograms":
-                content = json.loads(files[path])
-                histograms.setdefault(content["name"], []).append(
-                    (content["step"], content["edges"], content["counts"])
-                )
-        known = {"script": "mlflow.source.name", "user": "mlflow.user", "git_commit": "mlflow.source.git.commit"}
-        own_id = tags["tracker_bridge.run_id"]
-        same = client.search_runs([run.info.experiment_id], f"tags.`tracker_bridge.run_id` = '{own_id}'")
-        return StoredRun(
-            metrics=metrics,
-            renamed=json.loads(files.get("tracker_bridge/names.json", b"{}")),
-            params=run.data.params,
-            changed_params={
-                key.removeprefix("param_changed."): value
-                for key, value in tags.items()
-                if key.startswith("param_changed.")
-            },
-            full_params=json.loads(files["params.json"]) if "params.json" in files else None,
-            tags=user_tags(tags),
-            texts=texts,
-            histograms=histograms,
-            artifacts=files,
-            status=run.info.status,
-            context={key: tags.get(known.get(key, f"tracker_bridge.{key}")) for key in self.context},
-            runs=len(same),
-        )
-
-
-def user_tags(tags: Mapping[str, str]) -> dict[str, str | None]:
-    return {key: None if value == "true" else value for key, value in tags.items() if not key.startswith(OWN)}
+        return readback_mlflow.stored_run(MlflowClient(self.uri), ids["run_id"], folder)
 
 
 class TestOnAServer(TestOnSqlite):

@@ -21,9 +21,11 @@ from tracker_bridge_wandb._log import LogTail
 
 from tests import readback_wandb as readback
 from tests.contract import kills
+from tests.importers.helpers import of_type, points_of, records_of
 from tests.standins.loopback import Fault, Reply
 from tests.standins.wandb_server import API_KEY, WandbServer
-from tracker_bridge.adapter import AlertItem, Batch, RetryLater, Row, RunInfo
+from tracker_bridge.adapter import AlertItem, Batch, RetryLater, Row, RunInfo, TextItem
+from tracker_bridge.records import Text
 from tracker_bridge.testing import AdapterTests, StoredRun
 
 T = TypeVar("T")
@@ -86,7 +88,7 @@ def _open(folder: Path, seconds: float = 30.0, **options: Any) -> tuple[WandbAda
     return adapter, run
 
 
-def _row(sequence: int, step: int, **values: float) -> Row:
+def _row(sequence: int, step: float, **values: float) -> Row:
     return Row(sequence, BEGIN + sequence, step, tuple(values), np.array(list(values.values())))
 
 
@@ -114,6 +116,25 @@ def test_a_step_that_comes_in_several_batches_is_one_row(tmp_path: Path) -> None
         {"_step": 1, "global_step": 1, "a": 3.0},
         {"_step": 2, "global_step": 1, "a": 4.0},
     ]
+
+
+def test_fractional_steps_are_exact_on_the_axis(tmp_path: Path) -> None:
+    """Fractions stand on the axis as they were logged, in the log and in what the importer makes of it."""
+    steps = [0.0, 0.1, 1.5, 2, 2.0, 2.0000000000000004, 1e-300, -0.25, 2**53 + 1]
+    adapter, _ = _open(tmp_path)
+    adapter.write(Batch(tuple(_row(n, step, a=float(n)) for n, step in enumerate(steps))))
+    adapter.write(Batch((_row(20, 3.5, a=20.0), TextItem(21, BEGIN, "note", "half", 3.5))))
+    adapter.close("finished")
+    run = readback.read_run(tmp_path, "run-1")
+    rows = [(row["global_step"], row["a"]) for row in run.rows]
+    assert rows == [*((step, float(n)) for n, step in enumerate(steps)), (3.5, 20.0)]
+    assert [type(step) for step, _ in rows][2:5] == [float, int, int]
+    assert run.rows[-1].keys() >= {"a", "note"}
+    assert run.summary["global_step"] == 3.5
+    records = records_of("wandb", readback.logs(tmp_path, "run-1")[0].parent)
+    # The importer reads the axis as W&B's server does: float64.
+    assert points_of(records)["a"] == [(float(step), value) for step, value in rows]
+    assert [(text.name, text.step) for text in of_type(records, Text)] == [("note", 3.5)]
 
 
 def test_a_row_that_would_be_too_long_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

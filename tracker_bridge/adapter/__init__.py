@@ -22,7 +22,10 @@ from tracker_bridge.adapter._items import (
     TextItem,
 )
 from tracker_bridge.adapter._names import NameMap
+from tracker_bridge.adapter._once import Ledger, LedgerFile, Mark, Marker
 from tracker_bridge.adapter._params import flatten_params, param_text
+from tracker_bridge.adapter._writer import WriterAdapter
+from tracker_bridge.records import merge_params
 
 __all__ = [
     "CONTRACT_VERSION",
@@ -34,6 +37,10 @@ __all__ = [
     "Capabilities",
     "HistogramItem",
     "Item",
+    "Ledger",
+    "LedgerFile",
+    "Mark",
+    "Marker",
     "NameMap",
     "NameRule",
     "Opened",
@@ -48,6 +55,8 @@ __all__ = [
     "TagRule",
     "TagsItem",
     "TextItem",
+    "WriterAdapter",
     "flatten_params",
+    "merge_params",
     "param_text",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 from tracker_bridge.adapter import Adapter, Batch, Item, Options, Rejected
@@ -22,6 +23,10 @@ class LiveAdapter(Adapter[LiveOptions]):
         super().__init__(LiveOptions())
         self.live = live
 
+    def held_open(self) -> AbstractContextManager[object]:
+        """While this is entered the script's closing of the object waits, where that can be had."""
+        return nullcontext()
+
     @abc.abstractmethod
     def ended(self) -> bool:
         """Whether the script has closed the object."""
@@ -35,15 +40,21 @@ class LiveAdapter(Adapter[LiveOptions]):
         refused: list[Item] = []
         reason = ""
         for at, item in enumerate(batch.items):
-            if self.ended():
-                refused += batch.items[at:]
-                reason = f"the script had closed its {self.tracker} before"
-                break
             try:
-                self.put(item)
+                with self.held_open():
+                    if not self.ended():
+                        self.put(item)
+                        continue
             except Rejected as problem:
                 refused.append(item)
                 reason = problem.reason
+                continue
+            except Exception:
+                if not self.ended():
+                    raise
+            refused += batch.items[at:]
+            reason = f"the script had closed its {self.tracker} before"
+            break
         if refused:
             raise Rejected(refused, reason)
 

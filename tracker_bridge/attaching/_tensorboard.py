@@ -5,7 +5,11 @@ Degraded: params, tags and alerts are texts, a file is a text with its path.
 
 from __future__ import annotations
 
+import functools
 import json
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
 
@@ -30,6 +34,10 @@ from tracker_bridge.attaching._live import LiveAdapter
 __all__ = ["LiveWriter"]
 
 
+PATIENCE = 5.0
+"""Seconds for which the script's `close` waits at the most while one item of ours is written."""
+
+
 class LiveWriter(LiveAdapter):
     """See the module."""
 
@@ -42,6 +50,11 @@ class LiveWriter(LiveAdapter):
         media=frozenset({"text", "histogram"}),
     )
 
+    def __init__(self, live: Any) -> None:
+        super().__init__(live)
+        self._open = threading.RLock()
+        self._stop = self._hold_close()
+
     def open(self, run: RunInfo) -> Opened:
         """Find the protobuf classes of the writer's own package."""
         del run
@@ -51,6 +64,10 @@ class LiveWriter(LiveAdapter):
         )
         folder = str(getattr(self.live, "log_dir", None) or getattr(self.live, "logdir", ""))
         return Opened({"log_dir": folder})
+
+    def held_open(self) -> AbstractContextManager[object]:
+        """A writer that is closed while it is written to raises, or takes what it never writes (tensorboardX)."""
+        return self._open
 
     def ended(self) -> bool:
         """A closed writer would begin a second file, which hides the first one's points."""
@@ -74,8 +91,36 @@ class LiveWriter(LiveAdapter):
 
     def flush(self) -> None:
         """Flush the script's writer."""
-        if not self.ended():
-            self.live.flush()
+        with self._open:
+            if not self.ended():
+                self.live.flush()
+
+    def close(self, status: str | None) -> None:
+        """The writer stays open, and is closed as before."""
+        del status
+        self._stop()
+
+    def _hold_close(self) -> Callable[[], None]:
+        """Let the script's `close` wait for the one item that is being written, or a flush. Returns what ends that."""
+        live, own = self.live, self.live.close
+
+        @functools.wraps(own)
+        def close() -> Any:
+            # A disk that hangs, or a child forked in that moment, must not keep the script here.
+            held = self._open.acquire(timeout=PATIENCE)
+            try:
+                return own()
+            finally:
+                if held:
+                    self._open.release()
+
+        live.close = close
+
+        def stop() -> None:
+            if vars(live).get("close") is close:
+                del live.close
+
+        return stop
 
 
 def _floats(row: Row) -> list[float]:

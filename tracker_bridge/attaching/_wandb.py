@@ -15,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Union
 
 from tracker_bridge.adapter import (
     AlertItem,
@@ -42,7 +42,8 @@ AXIS = "tracker_bridge/step"
 """The column with the bridge's step."""
 
 MOST_WAITING = 10_000
-"""So many rows wait for rows of the script; further ones are dropped, counted."""
+MOST_WAITING_BYTES = 64 * 1024 * 1024
+"""So many rows, and about so many bytes of them, wait for rows of the script; further ones are dropped, counted."""
 
 GRACE = 10.0
 """Seconds for which rows wait to see how the script numbers its own; after that they are rows of their own."""
@@ -50,11 +51,15 @@ GRACE = 10.0
 _LONGEST_TAG = 64
 
 
+_RowLike = Union[Row, HistogramItem, AlertItem, TextItem]
+
+
 class LiveWandb(LiveAdapter):
     """See the module."""
 
     tracker = "wandb.Run"
     capabilities = Capabilities(
+        step_type="float",
         names=NameRule(reserved=(r"_(step|timestamp|runtime|wandb)", r"tracker_bridge/step")),
         params=ParamRule(separator=None, typed=True),
         tags=TagRule(form="list", max_length=_LONGEST_TAG),
@@ -63,12 +68,14 @@ class LiveWandb(LiveAdapter):
 
     def __init__(self, live: Any) -> None:
         super().__init__(live)
-        self._waiting: deque[dict[str, Any]] = deque()
+        self._waiting: deque[_RowLike] = deque()
+        self._waiting_bytes = 0
         self._numbered_by_script: bool | None = None
         self._patience = time.monotonic() + GRACE
         self._defined: set[str] = set()
         self._row, self._taken = -1, False
         self._lost = 0
+        self._lock = threading.Lock()
         self._stop = self._observe()
 
     def open(self, run: RunInfo) -> Opened:
@@ -93,9 +100,15 @@ class LiveWandb(LiveAdapter):
         elif isinstance(item, ArtifactItem):
             self.live.save(str(item.path), base_path=str(item.path.parent), policy="now")
         else:
-            if len(self._waiting) >= MOST_WAITING:
-                raise Rejected([item], f"the script numbers its rows, and began none while {MOST_WAITING} waited")
-            self._waiting.append(self._columns(item))
+            assert isinstance(item, (Row, HistogramItem, AlertItem, TextItem))
+            size = _bytes(item)
+            # The script may take rows meanwhile: there can only be more room than was seen.
+            if len(self._waiting) >= MOST_WAITING or self._waiting_bytes + size > MOST_WAITING_BYTES:
+                raise Rejected([item], f"the script numbers its rows, and began too few for the {_most()} that wait")
+            self._define(item)
+            with self._lock:
+                self._waiting.append(item)
+                self._waiting_bytes += size
             self._log_own_rows()
 
     def flush(self) -> None:
@@ -110,7 +123,7 @@ class LiveWandb(LiveAdapter):
         if not self.ended():
             self._log_own_rows()
         self._stop()
-        self._lost = sum(len(row) - (AXIS in row) for row in self._waiting)
+        self._lost = sum(len(item.names) if isinstance(item, Row) else 1 for item in self._waiting)
 
     def refused(self) -> Mapping[str, int]:
         """Values that still waited for a row of the script when the run was closed."""
@@ -120,35 +133,38 @@ class LiveWandb(LiveAdapter):
 
     # --- rows
 
-    def _columns(self, item: Item) -> dict[str, Any]:
-        """The columns of a row."""
-        if isinstance(item, Row):
-            columns: dict[str, Any] = dict(zip(item.names, item.values.tolist(), strict=True))
-            step: Any = item.step
-        elif isinstance(item, HistogramItem):
-            histogram = import_module("wandb").Histogram(np_histogram=(item.counts.tolist(), item.edges.tolist()))
-            columns, step = {item.name: histogram}, item.step
-        elif isinstance(item, AlertItem):
-            columns, step = {f"health/{item.rule}/alert": f"{item.title}: {item.text}"}, item.step
-        else:
-            assert isinstance(item, TextItem)
-            columns, step = {item.name: item.text}, item.step
-        for name in columns.keys() - self._defined:
-            self._defined.add(name)
-            self.live.define_metric(name, step_metric=AXIS)
-        return columns if step is None else {**columns, AXIS: step}
+    def _define(self, item: _RowLike) -> None:
+        """Give each of the row's series the bridge's axis."""
+        for name in _names(item):
+            if name not in self._defined:
+                self._defined.add(name)
+                self.live.define_metric(name, step_metric=AXIS)
+
+    def _take(self) -> _RowLike | None:
+        """The oldest waiting row, which waits no longer."""
+        with self._lock:
+            if not self._waiting:
+                return None
+            item = self._waiting.popleft()
+            self._waiting_bytes -= _bytes(item)
+            return item
 
     def _log_own_rows(self) -> None:
         """As rows of their own, where that disturbs no row of the script."""
-        if self._numbered_by_script or (self._numbered_by_script is None and time.monotonic() < self._patience):
+        if self._numbered_by_script is None and time.monotonic() < self._patience:
             return
-        try:
-            while self._waiting:
-                self.live.log(self._waiting[0])
-                self._waiting.popleft()
-        except Exception:
-            # W&B's process is gone or stuck; what waits is tried again with the next record, and reported at the end.
-            return
+        while not self._numbered_by_script:
+            item = self._take()
+            if item is None:
+                return
+            try:
+                self.live.log(_columns(item))
+            except Exception:
+                # W&B's process is gone or stuck; it is tried again with the next record, and reported at the end.
+                with self._lock:
+                    self._waiting.appendleft(item)
+                    self._waiting_bytes += _bytes(item)
+                return
 
     def _observe(self) -> Callable[[], None]:
         """See how the script logs, and let waiting rows be part of its own. Returns what ends that."""
@@ -182,12 +198,47 @@ class LiveWandb(LiveAdapter):
             late = step is not None and step < self._row
             if step is not None and step > self._row:
                 self._row, self._taken = step, False
-            if self._waiting and not self._taken and not late:
-                self._taken = True
-                row = self._waiting.popleft()
-                data = {**{column: value for column, value in row.items() if column not in data}, **data}
+            if not self._taken and not late:
+                row = self._take()
+                if row is not None:
+                    self._taken = True
+                    data = {**{name: value for name, value in _columns(row).items() if name not in data}, **data}
             if commit or (step is None and commit is None):
                 self._taken = False
             return data
         except Exception:
             return data
+
+
+def _columns(item: _RowLike) -> dict[str, Any]:
+    """The columns of a row."""
+    values: list[Any]
+    if isinstance(item, Row):
+        values = item.values.tolist()
+    elif isinstance(item, HistogramItem):
+        values = [import_module("wandb").Histogram(np_histogram=(item.counts.tolist(), item.edges.tolist()))]
+    elif isinstance(item, AlertItem):
+        values = [f"{item.title}: {item.text}"]
+    else:
+        values = [item.text]
+    columns = dict(zip(_names(item), values, strict=True))
+    return columns if item.step is None else {**columns, AXIS: item.step}
+
+
+def _names(item: _RowLike) -> tuple[str, ...]:
+    if isinstance(item, Row):
+        return item.names
+    return (f"health/{item.rule}/alert" if isinstance(item, AlertItem) else item.name,)
+
+
+def _bytes(item: _RowLike) -> int:
+    """What a waiting row takes, about. Rows of the same series share their names."""
+    if isinstance(item, Row):
+        return 400 + item.values.nbytes
+    if isinstance(item, HistogramItem):
+        return 600 + item.counts.nbytes + item.edges.nbytes
+    return 400 + 4 * len(item.text)
+
+
+def _most() -> str:
+    return f"{MOST_WAITING:,} rows or {MOST_WAITING_BYTES // 2**20} MiB"

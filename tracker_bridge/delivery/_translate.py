@@ -6,7 +6,6 @@ last steps). It does no I/O and knows the tracker only by its `Capabilities`.
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -44,6 +43,7 @@ from tracker_bridge.records import (
     Step,
     Tags,
     Text,
+    merge_params,
     unpack_mask,
     unpack_values,
 )
@@ -191,7 +191,7 @@ class Translator:
         yield from self._fit(sequence, time_ns, step, columns, array)
 
     def _params(self, sequence: int, time_ns: int, params: Mapping[str, Any]) -> Iterator[ParamsItem]:
-        news = _merge(self.definitions.params, params)
+        news = merge_params(self.definitions.params, params)
         if news:
             self.definitions_changed = True
             yield ParamsItem(sequence, time_ns, news)
@@ -345,23 +345,3 @@ def _extras(
     if record.post_clip:
         extras["post_clip"] = 1.0
     return extras
-
-
-def _merge(known: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge `new` into `known`, nested; returns what was new or changed, in the same shape."""
-    news: dict[str, Any] = {}
-    for key, value in new.items():
-        old = known.get(key)
-        if isinstance(old, dict) and isinstance(value, Mapping):
-            inner = _merge(old, value)
-            if inner:
-                news[key] = inner
-        elif key not in known or not _same(old, value):
-            news[key] = value
-            known[key] = copy.deepcopy(value)
-    return news
-
-
-def _same(old: Any, new: Any) -> bool:
-    # NaN differs from itself, and True equals 1: the text form tells both apart.
-    return type(old) is type(new) and (old == new or repr(old) == repr(new))

@@ -48,7 +48,6 @@ from tracker_bridge.importers._wandb_wire import (
     text_fields,
 )
 from tracker_bridge.importers._wire import WireError
-from tracker_bridge.journal import merge_params
 from tracker_bridge.records import (
     Artifact,
     Histogram,
@@ -60,6 +59,7 @@ from tracker_bridge.records import (
     Step,
     Tags,
     Text,
+    merge_params,
     pack_values,
 )
 
@@ -271,7 +271,7 @@ class _Reader:
         fresh = {key: value for key, value in update.items() if key not in self._params or self._params[key] != value}
         if not fresh:
             return []
-        self._params = merge_params(self._params, fresh)
+        merge_params(self._params, fresh)
         return [Params(self._last_ns, fresh)]
 
     def _define(self, name: str, glob: str, axis: str) -> None:

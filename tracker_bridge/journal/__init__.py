@@ -3,7 +3,7 @@
 This package knows files and records, no tracker and no torch.
 """
 
-from tracker_bridge.journal._definitions import Definitions, merge_params
+from tracker_bridge.journal._definitions import Definitions
 from tracker_bridge.journal._entries import Entry, Gap, GapReason, Item
 from tracker_bridge.journal._errors import JournalError, WriterBusyError
 from tracker_bridge.journal._position import Position
@@ -23,6 +23,5 @@ __all__ = [
     "Position",
     "WhenFull",
     "WriterBusyError",
-    "merge_params",
     "scan",
 ]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from tracker_bridge.records import AnyRecord, Params, RunStarted, SeriesTable, Snapshot, Tags
+from tracker_bridge.records import AnyRecord, Params, RunStarted, SeriesTable, Snapshot, Tags, merge_params
 
 DEFINING_TAGS = frozenset({1, 2, 3, 5, 12})
 """Wire tags of RunStarted, Params, Tags, SeriesTable and Snapshot (the second byte of a payload)."""
@@ -22,7 +21,7 @@ class Definitions:
     def apply(self, record: AnyRecord) -> None:
         """Take in one record; those that define nothing are ignored."""
         if isinstance(record, Params):
-            self.params = merge_params(self.params, record.params)
+            merge_params(self.params, record.params)
         elif isinstance(record, Tags):
             self.tags = {tag: value for tag, value in self.tags.items() if tag not in record.remove} | record.add
         elif isinstance(record, RunStarted):
@@ -31,7 +30,7 @@ class Definitions:
         elif isinstance(record, SeriesTable):
             self.tables[record.table] = record
         elif isinstance(record, Snapshot):
-            self.params = merge_params(self.params, record.params)
+            merge_params(self.params, record.params)
             self.tags = dict(record.tags)
             self.tables.update({table.table: table for table in record.tables})
 
@@ -40,14 +39,3 @@ class Definitions:
         if not (self.params or self.tags or self.tables):
             return None
         return Snapshot(time_ns, self.params, self.tags, tuple(self.tables.values()))
-
-
-def merge_params(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """`old` with `new` over it, mappings merged key by key; neither is changed."""
-    merged = dict(old)
-    for key, value in new.items():
-        before = merged.get(key)
-        if isinstance(before, Mapping) and isinstance(value, Mapping):
-            value = merge_params(before, value)
-        merged[key] = value
-    return merged

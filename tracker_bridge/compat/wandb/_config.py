@@ -3,48 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tracker_bridge.compat.wandb._items import Items
 from tracker_bridge.compat.wandb.errors import ConfigError
 
 __all__ = ["Config", "parsed"]
 
 
-class Config:
-    """What was set, in order. A value once set may only change with `update(..., allow_val_change=True)`."""
-
-    def __init__(self, log: Callable[[Mapping[str, Any]], None] | None = None) -> None:
-        object.__setattr__(self, "_items", {})
-        object.__setattr__(self, "_log", log or (lambda _: None))
+class Config(Items):
+    """A value once set may only change with `update(..., allow_val_change=True)`."""
 
     def __repr__(self) -> str:
         return str(dict(self.items()))
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
     def __len__(self) -> int:
         return len(self._items)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._items
-
-    def __getitem__(self, key: str) -> Any:
-        return self._items[key]
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        self.update({key: value})
-
-    def __getattr__(self, key: str) -> Any:
-        try:
-            return self._items[key]
-        except KeyError:
-            raise AttributeError(f"{self.__class__!r} object has no attribute {key!r}") from None
-
-    def __setattr__(self, key: str, value: Any) -> None:
-        self.update({key: value})
 
     def keys(self) -> list[str]:
         """The names that do not begin with an underscore."""
@@ -57,10 +33,6 @@ class Config:
     def values(self) -> list[Any]:
         """The values."""
         return [self._items[key] for key in self.keys()]
-
-    def get(self, *arguments: Any) -> Any:
-        """As of a dictionary."""
-        return self._items.get(*arguments)
 
     def as_dict(self) -> dict[str, Any]:
         """A copy as a dictionary."""
