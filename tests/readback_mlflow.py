@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -12,6 +12,25 @@ from tracker_bridge.testing import Point, StoredRun
 
 OWN = ("mlflow.", "tracker_bridge.", "param_changed.", "alert.")
 _CONTEXT = ("script", "host", "user", "git_commit")
+
+
+class _Histories(Mapping[str, list[Point]]):
+    """The points of each metric, read when they are asked for: each is a request to the server."""
+
+    def __init__(self, client: MlflowClient, run_id: str, names: tuple[str, ...]) -> None:
+        self._client, self._run_id, self._names = client, run_id, names
+
+    def __getitem__(self, name: str) -> list[Point]:
+        if name not in self._names:
+            raise KeyError(name)
+        history = self._client.get_metric_history(self._run_id, name)
+        return sorted(Point(metric.step, metric.value, metric.timestamp / 1e3) for metric in history)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def artifacts(client: MlflowClient, run_id: str, folder: Path) -> dict[str, bytes]:
@@ -25,10 +44,6 @@ def stored_run(client: MlflowClient, run_id: str, folder: Path) -> StoredRun:
     run = client.get_run(run_id)
     tags = run.data.tags
     files = artifacts(client, run_id, folder)
-    metrics = {}
-    for name in run.data.metrics:
-        history = client.get_metric_history(run_id, name)
-        metrics[name] = sorted(Point(metric.step, metric.value, metric.timestamp / 1e3) for metric in history)
     texts: dict[str, list[tuple[float | None, str]]] = {}
     histograms: dict[str, list[tuple[float, list[float], list[float]]]] = {}
     for path in sorted(files):
@@ -46,7 +61,7 @@ def stored_run(client: MlflowClient, run_id: str, folder: Path) -> StoredRun:
     own_id = tags["tracker_bridge.run_id"]
     same = client.search_runs([run.info.experiment_id], f"tags.`tracker_bridge.run_id` = '{own_id}'")
     return StoredRun(
-        metrics=metrics,
+        metrics=_Histories(client, run_id, tuple(run.data.metrics)),
         renamed=json.loads(files.get("tracker_bridge/names.json", b"{}")),
         params=run.data.params,
         changed_params={

@@ -121,12 +121,13 @@ manager.shutdown_kernel()
 
 @pytest.mark.parametrize(("now", "statuses"), [(False, ["finished"]), (True, ["crashed"])], ids=["asked", "killed"])
 def test_a_kernel_that_ends_without_close_delivers_everything(folder: Path, now: bool, statuses: list[str]) -> None:
-    """Shut down from the menu, or killed with its process group: every value arrives, and nothing of us stays."""
+    """Shut down from the menu, or killed with its process group: all arrives, nothing of us stays, whatever failed before."""
     drive(
         folder,
         f"""
 assert cell({NEPTUNE!r})["status"] == "ok"
 assert cell("for step in range(500): log(step)")["status"] == "ok"
+assert cell("1 / 0")["status"] == "error"  # a cell that fails ends nothing (naive: the run is failed)
 client.stop_channels()
 manager.shutdown_kernel(now={now})
 """,

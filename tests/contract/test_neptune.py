@@ -132,7 +132,7 @@ def test_a_dead_server_is_named_and_delays_nothing(tmp_path: Path, monkeypatch: 
     with pytest.raises(RetryLater, match=r"not taken 5\d operations; they are in .*run_operations.sqlite3"):
         adapter.close("finished")
     assert time.monotonic() - began < 10
-    assert not multiprocessing.active_children()
+    until(lambda: not multiprocessing.active_children(), 20, "the upload process ends")
     monkeypatch.undo()
     with NeptuneServer(port=port) as server:
         adapter.close("finished")

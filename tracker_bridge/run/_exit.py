@@ -51,7 +51,12 @@ def current() -> Run | None:
 
 
 def exit_status() -> str:
-    """How this process ends: `failed` after an uncaught exception, `killed` after Ctrl-C, else `finished`."""
+    """How this process ends: `failed` after an uncaught exception, `killed` after Ctrl-C, else `finished`.
+
+    At a prompt and in a notebook an exception ends nothing, so there it is always `finished`.
+    """
+    if hasattr(sys, "ps1"):
+        return "finished"
     # The interpreter sets these when it prints an uncaught exception (sys.last_value; last_exc from 3.12 on).
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if error is None:

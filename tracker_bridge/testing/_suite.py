@@ -622,11 +622,13 @@ class AdapterTests:
     # --- sizes
 
     def test_many_series_in_one_step(self) -> None:
-        """2,500 metrics at one step are all stored."""
+        """2,500 metrics at one step are all stored; every 25th is read back whole, which may take a request each."""
         values = {f"gradients/layer.{number:04}.weight": float(number) for number in range(2_500)}
         stored = self.delivered(self.metrics(0, values), self.metrics(1, values))
-        got = {name: self.values(stored, name) for name in values}
-        assert got == {name: [(0, value), (1, value)] for name, value in values.items()}
+        assert set(stored.metrics) >= {self.tracker_name(name) for name in values}
+        some = dict(list(values.items())[::25])
+        got = {name: self.values(stored, name) for name in some}
+        assert got == {name: [(0, value), (1, value)] for name, value in some.items()}
 
     def test_ten_thousand_points(self) -> None:
         """100 series over 100 steps are all stored."""
