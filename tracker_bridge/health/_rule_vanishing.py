@@ -14,6 +14,7 @@ import numpy as np
 from tracker_bridge.health._config import HealthConfig
 from tracker_bridge.health._layers import number, span
 from tracker_bridge.health._state import Finding, Layers, Sample, TableState
+from tracker_bridge.health._window import medians
 
 RULE = "vanishing"
 _FIRST_CHECKS = (10, 20)
@@ -30,7 +31,7 @@ def due(count: int) -> bool:
 def check(state: TableState, layers: Layers, config: HealthConfig, judge_level: bool) -> Finding | None:
     """Depth, and level if `judge_level`, from the median of the last few samples."""
     window = state.window
-    log = np.median(window.recent(min(window.count, 8)), axis=1)[:-1].astype(np.float64)
+    log = medians(window.recent(min(window.count, 8)))[:-1].astype(np.float64)
     rms = log - np.log(layers.root_numel)
     zero = (state.zeros.now > 0) & ~state.zeros.told
     rms[state.zeros.told] = np.nan
@@ -132,7 +133,7 @@ def check_collapse(
     low = sample.log[:-1] < state.floor
     if sample.zero is not None:
         low |= sample.zero & np.isfinite(state.floor)
-    if not state.low.live and not low.any():
+    if not state.low.live and not np.count_nonzero(low):
         return None
     known = ~low if sample.present is None else ~low & sample.present
     state.low.update(low if sample.present is None else low & sample.present, known)
