@@ -112,11 +112,11 @@ def _finding(state: TableState, sample: Sample, layers: Layers, over: Any) -> Fi
 
 def _raised(window: Window) -> bool:
     """Whether the total of the last samples is twice its usual."""
-    return statistics.median(window.recent(8)[-1].tolist()) - float(window.median[-1]) > math.log(2)
+    return bool(statistics.median(window.recent(8)[-1].tolist()) - float(window.median[-1]) > math.log(2))
 
 
 def _growing(window: Window) -> bool:
     if window.count < 16 or not _raised(window):
         return False
     recent = window.recent(8)[-1].tolist()
-    return statistics.median(recent[4:]) > statistics.median(recent[:4])
+    return bool(statistics.median(recent[4:]) > statistics.median(recent[:4]))
