@@ -121,7 +121,8 @@ class Monitor:
             if record.attempt > 1:
                 self._memory.signals.note(self._memory.clock, None, "resumed", "the run was resumed")
         elif isinstance(record, Snapshot):
-            self._params(record.params)
+            if not self._memory.clock:  # else it says again what is known; nothing changed
+                self._params(record.params)
             for table in record.tables:
                 if table.table not in self._memory.tables:
                     self._define(table)

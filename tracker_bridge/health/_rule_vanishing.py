@@ -21,6 +21,10 @@ _FIRST_CHECKS = (10, 20)
 _EVERY = 16
 _UNDERFLOW = 1e-12
 _TINY = 1e-30
+_BEGAN = 4
+"""Samples that tell where a run began, for `_withered`."""
+_KEPT = 0.3
+"""Part of its beginning that the total must have kept: in a net that fits its data at once all norms fall together."""
 
 
 def due(count: int) -> bool:
@@ -42,6 +46,8 @@ def check(state: TableState, layers: Layers, config: HealthConfig, judge_level: 
     finding = _depth(rms, zero, layers, config)
     if finding is None and judge_level:
         finding = _level(np.where(zero, np.nan, rms), layers, config)
+    if finding is None and window.count <= config.warm_up:
+        finding = _withered(state, rms, layers, config)
     if finding is None:
         return None
     told, state.vanished_at = state.vanished_at, window.count
@@ -50,7 +56,7 @@ def check(state: TableState, layers: Layers, config: HealthConfig, judge_level: 
         return None
     # What underflowed to zero here is the same trouble, not a dead layer.
     state.zeros.told |= zero
-    finding.evidence["from_start"] = window.count <= _FIRST_CHECKS[-1]
+    finding.evidence.setdefault("from_start", window.count <= _FIRST_CHECKS[-1])
     return finding
 
 
@@ -119,6 +125,46 @@ def _level(rms: np.ndarray, layers: Layers, config: HealthConfig) -> Finding | N
         f"Gradients have vanished in {len(slots)} of {int(judged.sum())} weights (median RMS {number(middle)})",
         f"Below {number(config.vanishing_rms)} even Adam's epsilon outweighs them. Smallest: {span(names)}.",
         names,
+        evidence,
+    )
+
+
+def _withered(state: TableState, rms: np.ndarray, layers: Layers, config: HealthConfig) -> Finding | None:
+    """Most weights fell far below where they began, and the total did not, before any baseline could be trusted.
+
+    A learning rate much too large does that within a dozen steps, while depth still looks even: everything below the
+    last layers loses its gradient at once.
+    """
+    window = state.window
+    if window.count < _BEGAN + 8:
+        return None
+    began = medians(window.ring[:, :_BEGAN])
+    now = medians(window.recent(8))
+    fall = (now - began)[:-1].astype(np.float64)
+    judged = layers.weights & ~np.isnan(rms) & (window.seen[:-1] >= window.count)
+    low = judged & (fall < math.log(config.collapse_ratio))
+    kept = float(now[-1] - began[-1])
+    if int(low.sum()) < 3 or int(low.sum()) * 2 < int(judged.sum()) or kept < math.log(_KEPT):
+        return None
+    slots = np.flatnonzero(low)[::-1]
+    names = tuple(layers.names[slot] for slot in slots)
+    middle = math.exp(max(float(np.median(fall[slots])), -700.0))
+    evidence = {
+        "kind": "withered",
+        "layers_below": len(names),
+        "layers": int(judged.sum()),
+        "ratio_to_start": middle,
+        "total_ratio_to_start": math.exp(kept),
+        "from_start": False,
+    }
+    return Finding(
+        RULE,
+        "error",
+        f"Gradients of {len(names)} of {int(judged.sum())} weights vanished within {window.count} samples, up to "
+        f"{names[0]}",
+        f"Typically to {number(middle)} of the first {_BEGAN} samples, while the total is {number(math.exp(kept))} "
+        "times what it was. The layer nearest to the output among them is where the signal is lost.",
+        names[:20],
         evidence,
     )
 
