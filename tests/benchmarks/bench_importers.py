@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sqlite3
+import statistics
 import struct
 import subprocess
 import sys
@@ -254,30 +255,42 @@ def bench_memory(steps: int) -> None:
 
 
 def bench_small(steps: int) -> None:
-    """1,000 runs of 20 points, beside what the disk alone needs for as many directories and files of that size."""
-    runs = max(10, steps // 10)
+    """1,000 runs of 20 points in five parts, beside what the disk alone needs for as many folders and files.
+
+    The parts are measured in turns, for a shared disk is up to ten times slower from one second to the next.
+    """
+    runs, parts = max(10, steps // 10), 5
+    ways = ("bare files", "1 worker", "2 workers", "4 workers")
+    walls: dict[str, list[float]] = {way: [] for way in ways}
+    cores: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for index in range(runs):
-            write_small(Path(folder, "tree", f"{index % 10}", f"run{index}"), index)
-        start = time.perf_counter()
-        for index in range(runs):
-            made = Path(folder, "plain", str(index))
-            for part in ("journal", "files", "backends"):
-                (made / part).mkdir(parents=True)
-            for name in ("run.json", "journal/1", "lock"):
-                with (made / name).open("wb") as file:
-                    file.write(bytes(4096))
-        plain = time.perf_counter() - start
-        for workers in (1, 2, 4):
-            start = time.perf_counter()
-            report = import_tree("tensorboard", Path(folder, "tree"), Path(folder, f"q{workers}"), workers=workers)
-            took = time.perf_counter() - start
-            assert len(report.imported) == runs, report.failed[:1]
+            write_small(Path(folder, "tree", str(index % parts), f"run{index}"), index)
+        for part in range(parts):
+            for way in ways:
+                start, cpu = time.perf_counter(), time.process_time()
+                if way == "bare files":
+                    for index in range(runs // parts):
+                        made = Path(folder, "plain", str(part), str(index))
+                        (made / "journal").mkdir(parents=True)
+                        for name in ("run.json", "journal/1", "lock"):
+                            with (made / name).open("wb") as file:
+                                file.write(bytes(4096))
+                else:
+                    queue = Path(folder, f"q{way[0]}")
+                    report = import_tree("tensorboard", Path(folder, "tree", str(part)), queue, workers=int(way[0]))
+                    assert len(report.imported) == runs // parts, report.failed[:1]
+                walls[way].append((time.perf_counter() - start) / (runs // parts))
+                if way == "1 worker":
+                    cores.append((time.process_time() - cpu) / (runs // parts))
+        for way in ways:
+            ratios = sorted(wall / bare for wall, bare in zip(walls[way], walls["bare files"], strict=True))
+            middle = statistics.median(walls[way])
             print(
-                f"{runs} small runs, {workers} workers: {took:.2f} s = {runs / took:.0f} runs/s "
-                f"({took / plain:.1f}x the bare files, {plain:.2f} s)",
-                flush=True,
+                f"{runs} small runs, {way}: {middle * 1e3:.2f} ms a run = {1 / middle:.0f} runs/s, "
+                f"{statistics.median(ratios):.1f}x the bare files ({ratios[0]:.1f} to {ratios[-1]:.1f})"
             )
+        print(f"1 worker: {statistics.median(cores) * 1e3:.2f} ms of a core a run, system calls included")
         start = time.perf_counter()
         report = import_tree("tensorboard", Path(folder, "tree"), Path(folder, "q1"), workers=1)
         print(f"again, all skipped ({len(report.skipped)}): {time.perf_counter() - start:.2f} s")

@@ -121,7 +121,7 @@ manager.shutdown_kernel()
 
 @pytest.mark.parametrize(("now", "statuses"), [(False, ["finished"]), (True, ["crashed"])], ids=["asked", "killed"])
 def test_a_kernel_that_ends_without_close_delivers_everything(folder: Path, now: bool, statuses: list[str]) -> None:
-    """Shut down from the menu, or killed with its process group: all arrives, nothing of us stays, whatever failed before."""
+    """Shut down from the menu or killed, after a cell that failed: every value arrives, and nothing of us stays."""
     drive(
         folder,
         f"""

@@ -279,6 +279,37 @@ def test_layers_without_signal_by_construction_are_no_trouble():
     assert stream.alerts == []
 
 
+def test_withering_within_the_first_steps():
+    """Most weights fall a thousandfold in a dozen samples while the total stays: told at the 16th, the last first."""
+    stream = Stream()
+    stream.healthy(4)
+    stream.level[:-1] = 1e-4
+    stream.level[-1] = 3.0
+    stream.healthy(12)
+    (alert,) = stream.alerts
+    assert (alert.rule, alert.step, alert.evidence["kind"]) == ("vanishing", 15, "withered")
+    assert alert.layers[0] == "model.layers.3.weight"
+    assert alert.evidence["layers_below"] == 4
+    assert "learning rate" in alert.text
+    stream.healthy(100)
+    assert stream.rules == ["vanishing"]
+
+
+@pytest.mark.parametrize("fallen", ["all", "few", "slightly"])
+def test_early_falls_that_are_no_withering(fallen: str):
+    """Norms that fall together, in few layers, or by less than a thousand, are what healthy first steps look like."""
+    stream = Stream()
+    stream.healthy(4)
+    if fallen == "all":
+        stream.level[:] = 1e-4
+    elif fallen == "few":
+        stream.level[2:4] = 1e-4
+    else:
+        stream.level[:-1] = 1e-2
+    stream.healthy(60)
+    assert stream.alerts == []
+
+
 def test_convergence_is_no_vanishing():
     """Norms that fall together to nothing with the loss are success."""
     stream = Stream()
@@ -689,3 +720,15 @@ def test_the_monitor_changes_nothing_it_is_given():
     list(Monitor().feed_all(stream.records))
     assert [encode(record) for record in stream.records] == before
     assert unpack_values(stream.records[1].values).flags.writeable is False
+
+
+def test_a_snapshot_in_mid_run_is_no_change():
+    """A snapshot that opens a later segment says again what is known: no alert says that parameters were logged."""
+    stream = Stream()
+    stream.healthy(100)
+    table = SeriesTable(0, 0, "gradients", stream.names, (1,) * len(stream.names))
+    stream.feed(Snapshot(0, {"lr": 0.1}, {}, (table,)))
+    stream.healthy(5)
+    stream.norms(1000 * stream.draw())
+    (alert,) = stream.alerts
+    assert "changed_before" not in alert.evidence

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.importers.helpers import points_of, records_of
@@ -263,6 +266,42 @@ def test_an_interrupted_replay_goes_on(program: Program, tmp_path: Path) -> None
     assert done.code == 0
     lines = [json.loads(line) for line in (tmp_path / "r1.out").read_text().splitlines()]
     assert [line["step"] for line in lines if "metrics" in line] == list(range(20))
+
+
+def test_a_killed_replay_goes_on_with_the_command_that_sync_names(program: Program, tmp_path: Path) -> None:
+    """Killed halfway, a replay leaves `sync` with the exact command; that sends what is left, and nothing twice."""
+    paths = RunPaths(tmp_path / "tracker_bridge_runs" / "r1")
+    paths.root.mkdir(parents=True)
+    with JournalWriter.create(paths.journal, "r1") as journal:
+        for step in range(60_000):
+            journal.append(Metrics(step, step, {"loss": step / 2}))
+        journal.append(RunFinished(60_000, "finished"))
+    write_json(paths.manifest, Manifest(run_id="r1", status="finished", created_ns=0, finished_ns=60_000))
+    config = jsonl_config(tmp_path)
+    command = [sys.executable, "-m", "tracker_bridge", "replay", "r1", "--to", config.name]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    out = tmp_path / "r1.out"
+    while not (out.exists() and out.stat().st_size > 1000):
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.002)
+    children = psutil.Process(process.pid).children(recursive=True)
+    for victim in (*children, process):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            victim.kill()
+    process.wait(30)
+    psutil.wait_procs(children, timeout=30)
+    synced = program("sync", "r1")
+    assert synced.code == 1
+    (said,) = [line.partition("goes on with it: ")[2] for line in synced.out.splitlines() if "goes on with it" in line]
+    assert shlex.split(said) == ["tracker-bridge", "replay", str(paths.root), "--to", str(config)]
+    resumed = program(*shlex.split(said)[1:], "--json")
+    assert (resumed.code, resumed.json["runs"][0]["complete"]) == (0, True)
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    assert sorted({line["step"] for line in lines if "metrics" in line}) == list(range(60_000))
+    assert len([line for line in lines if "metrics" in line]) == 60_000
+    assert program("sync", "r1").code == 0
 
 
 # --- prune

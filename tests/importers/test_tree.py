@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -33,6 +34,35 @@ def make_tree(root: Path, runs: int, steps: int = 5) -> Path:
 
 def content(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def test_a_small_run_costs_few_files_and_no_thread(tmp_path: Path) -> None:
+    """A run without files and backends is its manifest and its journal, with nothing left preallocated."""
+    tree, queue = make_tree(tmp_path / "tree", 2, steps=20), tmp_path / "queue"
+    started = []
+    threading.setprofile(lambda *_: started.append(threading.current_thread().name))
+    try:
+        report = import_tree(KIND, tree, queue, workers=1)
+    finally:
+        threading.setprofile(None)
+    assert len(report.imported) == 2
+    assert started == []
+    for outcome in report.imported:
+        files = {str(path.relative_to(outcome.dir)): path for path in Path(outcome.dir or "").rglob("*")}
+        assert set(files) == {"run.json", "journal", "journal/.writer", "journal/00000001.seg"}
+        assert files["journal/00000001.seg"].stat().st_size < 4096
+    assert list(queue.glob(".*")) == []
+
+
+def test_a_long_run_goes_over_many_segments(tmp_path: Path) -> None:
+    """An import that fills segment after segment keeps every point in its order."""
+    source = tmp_path / "long.csv"
+    source.write_text("step,loss\n" + "".join(f"{step},{step / 7}\n" for step in range(60_000)))
+    (outcome,) = import_tree("csv", source, tmp_path / "queue", workers=1).imported
+    assert len(list(Path(outcome.dir or "", "journal").glob("*.seg"))) > 2
+    steps, values = read(outcome.dir or "").metrics()["loss"]
+    assert steps.tolist() == list(range(60_000))
+    assert values.tolist() == [step / 7 for step in range(60_000)]
 
 
 def test_a_tree_becomes_run_directories_and_twice_changes_nothing(tmp_path: Path) -> None:

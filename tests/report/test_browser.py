@@ -38,7 +38,7 @@ class Page:
     def open(self, path: Path) -> None:
         """Load a report and wait until it is drawn."""
         self.driver.get(path.as_uri())
-        self.wait("document.documentElement.dataset.ready === 'yes'")
+        self.wait("document.documentElement.dataset.complete === 'yes'")
 
     def wait(self, condition: str, seconds: float = 60) -> None:
         """Wait until a JavaScript expression is true."""
@@ -160,6 +160,23 @@ def test_a_report_draws_and_answers(page: Page, tmp_path: Path):
     page.wait("document.documentElement.dataset.theme === 'dark'")
     assert page.run("return getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
     assert page.shot("report-dark") != light
+    assert page.log() == []
+
+
+def test_a_small_window_loses_no_spike(page: Page, tmp_path: Path):
+    """However narrow the window, no two cells share a pixel, and the single bad step is still among the cells."""
+    run = write_run(tmp_path / "run", training(60, 4000, nan_at=2501))
+    report = write_report([read_story(run)], tmp_path / "report.html")
+    for width in (1400, 500):
+        page.driver.set_window_size(width, 1200)
+        page.open(report)
+        cells = page.run(f"return {HEAT}.data[0].x.length")
+        assert cells <= page.run(f"return {HEAT}._fullLayout.xaxis._length")
+        odd = page.run(f"return {HEAT}.data[1].z.map((row) => row.includes(1))")
+        assert odd[:30] == [True] * 30
+        assert page.run("return document.documentElement.scrollWidth <= window.innerWidth")
+    page.driver.set_window_size(1400, 1200)
+    page.wait(f"{HEAT}.data[0].x.length > {2 * cells}")
     assert page.log() == []
 
 

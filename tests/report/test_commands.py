@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -147,3 +148,21 @@ def test_tail_follows_a_run_that_goes_on(tmp_path: Path):
         writer.close()
     assert "step 100  warning  spike" in rest
     assert rest.splitlines()[-1] == "run finished"
+
+
+def test_damage_is_told_by_status_and_diagnose(folder: Path):
+    """A flipped byte costs one record; both commands say how many, where and why, also as JSON."""
+    segment = next((folder / "good" / "journal").glob("*.seg"))
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    segment.write_bytes(content)
+    told = program("diagnose", "./good", folder=folder)
+    assert re.search(r"1 record is gone after step \d+ \(record \d+\): damaged on disk", told.stdout)
+    (lost,) = json.loads(program("diagnose", "./good", "--json", folder=folder).stdout)["lost"]
+    assert (lost["count"], lost["reason"]) == (1, "corrupt")
+    assert 0 < lost["after_step"] < 150
+    shown = program("status", "./good", folder=folder)
+    assert f"1 record is gone (record {lost['sequence']}): damaged on disk" in shown.stdout
+    (run,) = json.loads(program("status", "./good", "--json", folder=folder).stdout)["runs"]
+    assert run["lost"] == [f"1 record is gone (record {lost['sequence']}): damaged on disk"]
+    assert "gone" not in program("status", "./bad", folder=folder).stdout

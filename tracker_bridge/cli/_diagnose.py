@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.padding import Padding
 from rich.text import Text
 
 from tracker_bridge.cli._options import ConfigOption, DirOption, JsonOption
@@ -42,6 +41,9 @@ def diagnose(
         console = stdout()
         for line in story_lines(story):
             text = Text(visible(line.text), style=_TONES[line.tone])
-            console.print(Padding(text, (0, 0, 0, 2 * line.indent), expand=False) if line.text else Text())
+            for row in text.wrap(console, max(20, console.width - 2 * line.indent)):
+                row.rstrip()  # or what is pasted into a chat is full of blanks
+                row.pad_left(2 * line.indent if row.plain else 0)
+                console.print(row, soft_wrap=True)
     if any(alert.severity != "info" for alert in story.alerts):
         raise typer.Exit(1)

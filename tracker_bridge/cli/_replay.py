@@ -1,7 +1,8 @@
 """`tracker-bridge replay RUN... --to BACKEND|CONFIG`: runs into other trackers than those they were logged to.
 
 What a target has had is kept in the run directory under a name made from the target's configuration, so that doing it
-twice sends nothing twice, and an interrupted replay goes on.
+twice sends nothing twice, and an interrupted replay goes on. `again` says with which command: `sync` cannot do it, for
+a target's configuration, which may hold secrets, is not kept with the run.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json as json_module
 import os
+import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -38,7 +40,16 @@ from tracker_bridge.delivery import Plan, Route, Translator, pending_records, pl
 from tracker_bridge.errors import UsageError
 from tracker_bridge.journal import Entry, JournalError, JournalReader, scan
 from tracker_bridge.registry import adapter_class
-from tracker_bridge.rundir import BackendState, LockBusyError, NotARunError, RunPaths, load_manifest, load_state
+from tracker_bridge.rundir import (
+    BackendState,
+    LockBusyError,
+    NotARunError,
+    RunPaths,
+    load_manifest,
+    load_state,
+    read_json,
+    write_json,
+)
 
 DEFAULT_TIMEOUT = 600.0
 GIVE_UP = 20.0
@@ -98,6 +109,8 @@ def replay(
         outcomes = [_preview(paths, backend) for paths in chosen for backend in target.backends]
     else:
         with _progress(stderr()) as progress:
+            for paths in chosen:
+                _keep_command(paths, target, _command(paths, to, config))
             outcomes = [outcome for paths in chosen for outcome in _replay_one(paths, target, timeout, progress)]
     if json:
         print_json({"dry_run": dry_run, "runs": [{**msgspec.to_builtins(o), "complete": o.complete} for o in outcomes]})
@@ -107,10 +120,51 @@ def replay(
         raise typer.Exit(1)
 
 
+class _Command(msgspec.Struct, frozen=True):
+    """What was typed, with absolute paths, and where."""
+
+    arguments: tuple[str, ...]
+    cwd: str
+
+
+_COMMAND = "replay.json"
+
+
+def is_replay(name: str) -> bool:
+    """Whether this backend of a run is the target of a replay."""
+    return name.startswith("replay-")
+
+
+def again(paths: RunPaths, name: str) -> str | None:
+    """The shell command that goes on with a replay to `name`; None if it was not kept."""
+    try:
+        kept = read_json(paths.backend(name) / _COMMAND, _Command)
+    except (OSError, msgspec.DecodeError):
+        return None
+    command = shlex.join(kept.arguments)
+    return command if kept.cwd == os.getcwd() else f"cd {shlex.quote(kept.cwd)} && {command}"
+
+
+def _command(paths: RunPaths, to: str, config: Path | None) -> _Command:
+    target = os.path.abspath(to) if _is_file(to) else to
+    more = () if config is None else ("--config", str(config.absolute()))
+    return _Command(("tracker-bridge", "replay", str(paths.root), "--to", target, *more), os.getcwd())
+
+
+def _keep_command(paths: RunPaths, target: Config, command: _Command) -> None:
+    for backend in target.backends:
+        folder = paths.backend(backend.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / _COMMAND, command)
+
+
+def _is_file(to: str) -> bool:
+    return to.lower().endswith(_CONFIG_SUFFIXES)
+
+
 def _target(to: str, config: Path | None) -> Config:
     """The configuration whose backends are the targets, under names that belong to them alone."""
-    is_file = to.lower().endswith(_CONFIG_SUFFIXES)
-    loaded = load_config(to) if is_file else load_config(config, backends=[to])
+    loaded = load_config(to) if _is_file(to) else load_config(config, backends=[to])
     if not loaded.backends:
         raise UsageError(f"{to} configures no backend, so there is nowhere to send to")
     described = redact(loaded)["backends"]

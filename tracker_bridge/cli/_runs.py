@@ -12,7 +12,7 @@ import msgspec
 from tracker_bridge.config import locate_queue
 from tracker_bridge.delivery import pending_records
 from tracker_bridge.errors import UsageError
-from tracker_bridge.journal import JournalError
+from tracker_bridge.journal import Gap, JournalError, scan
 from tracker_bridge.rundir import (
     BackendState,
     FileLock,
@@ -67,6 +67,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     backends: tuple[BackendSummary, ...]
     notices: tuple[str, ...] = ()
     not_written: dict[str, int] = {}
+    lost: tuple[str, ...] = ()
+    """A sentence for each gap in the journal; empty where nobody looked, for that reads all of it."""
 
     @property
     def pending(self) -> int:
@@ -129,6 +131,18 @@ def summarise(paths: RunPaths) -> RunSummary:
         notices=_notices(paths),
         not_written=manifest.not_written,
     )
+
+
+def with_losses(run: RunSummary) -> RunSummary:
+    """The same run, with what its journal has lost: the whole of it is read for that."""
+    from tracker_bridge.reader import gap_text
+
+    lost: list[str] = []
+    try:
+        lost = [gap_text(item) for item in scan(RunPaths(Path(run.dir)).journal) if isinstance(item, Gap)]
+    except (OSError, JournalError) as error:
+        lost = [str(error)]
+    return msgspec.structs.replace(run, lost=tuple(lost))
 
 
 def summarise_all(folder: Path) -> tuple[list[RunSummary], list[str]]:

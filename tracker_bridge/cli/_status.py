@@ -26,9 +26,18 @@ from tracker_bridge.cli._output import (
     stdout,
     visible,
 )
-from tracker_bridge.cli._runs import BackendSummary, RunSummary, find_run, queue_dir, summarise, summarise_all
+from tracker_bridge.cli._runs import (
+    BackendSummary,
+    RunSummary,
+    find_run,
+    queue_dir,
+    summarise,
+    summarise_all,
+    with_losses,
+)
 
 _NOTICES_SHOWN = 10
+_LOST_SHOWN = 5
 
 
 def status(
@@ -44,7 +53,7 @@ def status(
     folder = queue_dir(directory, config)
     problems: list[str] = []
     if run is not None:
-        runs = [summarise(find_run(run, folder))]
+        runs = [with_losses(summarise(find_run(run, folder)))]
     else:
         runs, problems = summarise_all(folder)
     if json:
@@ -115,6 +124,12 @@ def _print_one(console: Console, run: RunSummary, directory: Path | None) -> Non
     if places:
         console.print()
         console.print(facts(places))
+    if run.lost:
+        console.print()
+        for line in run.lost[:_LOST_SHOWN]:
+            console.print(Text(f"  {visible(line)}", style="yellow"), soft_wrap=True)
+        if len(run.lost) > _LOST_SHOWN:
+            console.print(Text(f"  and more in {plural(len(run.lost) - _LOST_SHOWN, 'place')}", style="yellow"))
     if run.notices:
         console.print()
         for line in run.notices[-_NOTICES_SHOWN:]:

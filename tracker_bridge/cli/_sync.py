@@ -17,6 +17,7 @@ from rich.text import Text
 
 from tracker_bridge.cli._options import ConfigOption, DirOption, JsonOption
 from tracker_bridge.cli._output import plural, print_json, stderr, stdout, visible
+from tracker_bridge.cli._replay import again, is_replay
 from tracker_bridge.cli._runs import (
     RunSummary,
     backend_names,
@@ -99,7 +100,7 @@ def _sync_one(paths: RunPaths, timeout: float, patience: float, console: Console
             return Outcome(run=before, dir=before.dir, skipped="is being delivered already")
         if not before.live and not before.unfinished:
             return Outcome(run=before, dir=before.dir, skipped="has nothing pending")
-        plan, problems = _plan(paths)
+        plan, problems = _plan(paths, before)
         gave_up = None
         if plan.backends:
             waiting = _waiting(before, plan, patience, console, progress)
@@ -112,19 +113,36 @@ def _sync_one(paths: RunPaths, timeout: float, patience: float, console: Console
         return Outcome(run=None, dir=str(paths.root), problems=(str(error),))
 
 
-def _plan(paths: RunPaths) -> tuple[Plan, list[str]]:
-    """The run's own plan, less the backends that cannot be restored here, and why each of them cannot."""
+def _plan(paths: RunPaths, run: RunSummary) -> tuple[Plan, list[str]]:
+    """The run's own plan, less the backends that cannot be restored here, and why each of them cannot.
+
+    The targets of replays are none of its own; one that is not done is a problem whose remedy is the replay's command.
+    """
     manifest = load_manifest(paths)
     environ = dict(os.environ)
     possible: list[str] = []
     problems: list[str] = []
+    unfinished = {backend.name for backend in run.backends if backend.state != "delivered"}
     for name in backend_names(manifest):
+        if is_replay(name):
+            if name in unfinished:
+                problems.append(_how_to_go_on(paths, name))
+            continue
         try:
             restore(manifest.config, environ, only=[name])
             possible.append(name)
         except ConfigError as error:
             problems.append(str(error))
     return plan_of(restore(manifest.config, environ, only=possible), environ), problems
+
+
+def _how_to_go_on(paths: RunPaths, name: str) -> str:
+    command = again(paths, name)
+    if command is None:
+        return (
+            f"{name} is an unfinished replay; the same `tracker-bridge replay ... --to ...` as before goes on with it"
+        )
+    return f"{name} is an unfinished replay; this goes on with it: {command}"
 
 
 @contextmanager

@@ -113,6 +113,12 @@ def _vanishing(finding: Finding, now: Circumstances) -> Iterator[str]:
         yield from _rate(now, "Lower the learning rate")
         yield "Normalise (LayerNorm, BatchNorm) before the saturating activation."
         return
+    if kind == "withered":
+        yield from _rate(now, "Lower the learning rate, tenfold: the first steps drove units into their flat part")
+        yield "Warm the learning rate up over the first steps."
+        if not now.clipped:
+            yield from _clip(now)
+        return
     if not finding.evidence.get("from_start", True):
         yield from _rate(now, "It was not so at the start. Lower the learning rate: weights grew until units saturated")
     per_layer = finding.evidence.get("ratio_per_layer", 1.0)
@@ -133,7 +139,8 @@ def _dead(finding: Finding, now: Circumstances) -> Iterator[str]:
             now, "Lower the learning rate: a step too large pushes ReLUs or softmaxes into their flat part"
         )
         yield (
-            f"Look at the activations after {finding.layers[0]}: all zero, or constant?"
+            f"Look at the activations after {finding.layers[0].rpartition('.')[0] or finding.layers[0]}: all zero, or "
+            "constant?"
             if finding.layers
             else ("Look at the network's output: is it constant?")
         )

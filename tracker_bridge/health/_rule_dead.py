@@ -22,7 +22,7 @@ def check_dead(state: TableState, sample: Sample, layers: Layers, config: Health
     state.silent = 0
     zeros = state.zeros
     if sample.zero is None and not zeros.live:
-        if not zeros.ever.all():
+        if np.count_nonzero(zeros.ever) < len(zeros.ever):
             zeros.ever |= True if sample.present is None else sample.present
         return None
     inside = np.zeros(len(layers.names), dtype=np.bool_) if sample.zero is None else sample.zero
@@ -73,7 +73,7 @@ def check_missing(
     """`grad is None` for several samples. `open_`: as in `check_dead`."""
     absent = state.absent
     if sample.present is None and not absent.live:
-        if not absent.ever.all():
+        if np.count_nonzero(absent.ever) < len(absent.ever):
             absent.ever[:] = True
         return None
     inside = np.zeros(len(layers.names), dtype=np.bool_) if sample.present is None else ~sample.present

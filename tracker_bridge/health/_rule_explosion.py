@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import statistics
 
 import numpy as np
 
 from tracker_bridge.health._config import HealthConfig
 from tracker_bridge.health._layers import number, span
 from tracker_bridge.health._state import Finding, Layers, TableState
-from tracker_bridge.health._window import RECENT
+from tracker_bridge.health._window import RECENT, medians
 
 RULE = "explosion"
 
@@ -20,22 +21,24 @@ def check(state: TableState, layers: Layers, config: HealthConfig, learning: boo
     if window.count < config.warm_up + RECENT:
         return None
     recent = window.recent()
+    total = recent[-1].tolist()
     half = RECENT // 2
-    middle = np.median(recent, axis=1)
-    growth = middle - window.before
+    middle = statistics.median(total)
+    growth = middle - float(window.before[-1])
     needed = math.log(config.explosion_ratio_learning if learning else config.explosion_ratio)
-    rising = float(np.median(recent[-1, half:])) > float(np.median(recent[-1, :half]))
+    rising = statistics.median(total[half:]) > statistics.median(total[:half])
     # A network that fits its data has norms near zero, which any hard batch multiplies; not above where it began.
-    above_start = state.early is None or float(middle[-1]) > float(state.early[-1])
-    if float(growth[-1]) < needed or not rising or not above_start:
-        state.exploding = state.exploding and float(growth[-1]) > math.log(2)
+    above_start = state.early is None or middle > float(state.early[-1])
+    if growth < needed or not rising or not above_start:
+        state.exploding = state.exploding and growth > math.log(2)
         return None
     if state.exploding:
         return None
     state.exploding = True
-    ranked = np.argsort(-growth[:-1], kind="stable")[:20]
+    growths = medians(recent) - window.before
+    ranked = np.argsort(-growths[:-1], kind="stable")[:20]
     culprits = tuple(layers.names[slot] for slot in ranked)
-    now, baseline = math.exp(float(middle[-1])), math.exp(float(window.before[-1]))
+    now, baseline = math.exp(middle), math.exp(float(window.before[-1]))
     evidence = {"total": now, "baseline": baseline, "ratio": now / baseline, "samples": RECENT}
     return Finding(
         RULE,

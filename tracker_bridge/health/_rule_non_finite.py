@@ -13,7 +13,7 @@ RULE = "non_finite"
 
 def infection(sample: Sample) -> npt.NDArray[np.intp] | None:
     """The slots that are NaN or infinite; None if nothing is. Empty: only the total is (an unwatched layer)."""
-    if np.isfinite(sample.values).all() and np.isfinite(sample.total):
+    if sample.finite:
         return None
     bad = ~np.isfinite(sample.values)
     if sample.present is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,16 @@ def arm(state: TableState, config: HealthConfig) -> None:
     record = window.high + np.float32(math.log(config.record_ratio))
     above = np.maximum(window.sigma * config.layer_spike_sigmas, math.log(config.layer_spike_ratio))
     above[-1] = max(float(window.sigma[-1]) * config.spike_sigmas, math.log(config.spike_ratio))
-    state.high = np.maximum(window.median + above, record).astype(np.float32)
+    state.high = np.maximum(window.median + above, record)
     far = np.maximum(window.sigma * config.lone_spike_sigmas, math.log(config.lone_spike_ratio))
-    state.lone = np.maximum(window.median + far, record).astype(np.float32)
+    state.lone = np.maximum(window.median + far, record)
     below = np.minimum(window.sigma * -config.layer_spike_sigmas, math.log(config.collapse_ratio))
-    state.floor = (window.median + below)[:-1].astype(np.float32)
+    state.floor = (window.median + below)[:-1]
     unseen = window.seen < config.warm_up
-    state.high[unseen] = np.inf
-    state.lone[unseen] = np.inf
-    state.floor[unseen[:-1]] = -np.inf
+    if np.count_nonzero(unseen):
+        state.high[unseen] = np.inf
+        state.lone[unseen] = np.inf
+        state.floor[unseen[:-1]] = -np.inf
 
 
 def check(state: TableState, sample: Sample, layers: Layers, config: HealthConfig, loss: Loss) -> Finding | None:
@@ -42,7 +44,7 @@ def check(state: TableState, sample: Sample, layers: Layers, config: HealthConfi
     over = sample.log > state.high
     if sample.valid is not None:
         over &= sample.valid
-    if not over.any():
+    if not np.count_nonzero(over):
         return None
     rise = float(sample.log[-1] - state.window.median[-1])
     if _raised(state.window) and loss.dropping and rise < math.log(config.explosion_ratio_learning):
@@ -110,11 +112,11 @@ def _finding(state: TableState, sample: Sample, layers: Layers, over: Any) -> Fi
 
 def _raised(window: Window) -> bool:
     """Whether the total of the last samples is twice its usual."""
-    return bool(np.median(window.recent(8)[-1]) - window.median[-1] > math.log(2))
+    return bool(statistics.median(window.recent(8)[-1].tolist()) - float(window.median[-1]) > math.log(2))
 
 
 def _growing(window: Window) -> bool:
     if window.count < 16 or not _raised(window):
         return False
-    recent = window.recent(8)[-1]
-    return bool(np.median(recent[4:]) > np.median(recent[:4]))
+    recent = window.recent(8)[-1].tolist()
+    return bool(statistics.median(recent[4:]) > statistics.median(recent[:4]))

@@ -14,12 +14,17 @@ import numpy as np
 from tracker_bridge.health._config import HealthConfig
 from tracker_bridge.health._layers import number, span
 from tracker_bridge.health._state import Finding, Layers, Sample, TableState
+from tracker_bridge.health._window import medians
 
 RULE = "vanishing"
 _FIRST_CHECKS = (10, 20)
 _EVERY = 16
 _UNDERFLOW = 1e-12
 _TINY = 1e-30
+_BEGAN = 4
+"""Samples that tell where a run began, for `_withered`."""
+_KEPT = 0.3
+"""Part of its beginning that the total must have kept: in a net that fits its data at once all norms fall together."""
 
 
 def due(count: int) -> bool:
@@ -30,7 +35,7 @@ def due(count: int) -> bool:
 def check(state: TableState, layers: Layers, config: HealthConfig, judge_level: bool) -> Finding | None:
     """Depth, and level if `judge_level`, from the median of the last few samples."""
     window = state.window
-    log = np.median(window.recent(min(window.count, 8)), axis=1)[:-1].astype(np.float64)
+    log = medians(window.recent(min(window.count, 8)))[:-1].astype(np.float64)
     rms = log - np.log(layers.root_numel)
     zero = (state.zeros.now > 0) & ~state.zeros.told
     rms[state.zeros.told] = np.nan
@@ -41,6 +46,8 @@ def check(state: TableState, layers: Layers, config: HealthConfig, judge_level: 
     finding = _depth(rms, zero, layers, config)
     if finding is None and judge_level:
         finding = _level(np.where(zero, np.nan, rms), layers, config)
+    if finding is None and window.count <= config.warm_up:
+        finding = _withered(state, rms, layers, config)
     if finding is None:
         return None
     told, state.vanished_at = state.vanished_at, window.count
@@ -49,7 +56,7 @@ def check(state: TableState, layers: Layers, config: HealthConfig, judge_level: 
         return None
     # What underflowed to zero here is the same trouble, not a dead layer.
     state.zeros.told |= zero
-    finding.evidence["from_start"] = window.count <= _FIRST_CHECKS[-1]
+    finding.evidence.setdefault("from_start", window.count <= _FIRST_CHECKS[-1])
     return finding
 
 
@@ -122,6 +129,46 @@ def _level(rms: np.ndarray, layers: Layers, config: HealthConfig) -> Finding | N
     )
 
 
+def _withered(state: TableState, rms: np.ndarray, layers: Layers, config: HealthConfig) -> Finding | None:
+    """Most weights fell far below where they began, and the total did not, before any baseline could be trusted.
+
+    A learning rate much too large does that within a dozen steps, while depth still looks even: everything below the
+    last layers loses its gradient at once.
+    """
+    window = state.window
+    if window.count < _BEGAN + 8:
+        return None
+    began = medians(window.ring[:, :_BEGAN])
+    now = medians(window.recent(8))
+    fall = (now - began)[:-1].astype(np.float64)
+    judged = layers.weights & ~np.isnan(rms) & (window.seen[:-1] >= window.count)
+    low = judged & (fall < math.log(config.collapse_ratio))
+    kept = float(now[-1] - began[-1])
+    if int(low.sum()) < 3 or int(low.sum()) * 2 < int(judged.sum()) or kept < math.log(_KEPT):
+        return None
+    slots = np.flatnonzero(low)[::-1]
+    names = tuple(layers.names[slot] for slot in slots)
+    middle = math.exp(max(float(np.median(fall[slots])), -700.0))
+    evidence = {
+        "kind": "withered",
+        "layers_below": len(names),
+        "layers": int(judged.sum()),
+        "ratio_to_start": middle,
+        "total_ratio_to_start": math.exp(kept),
+        "from_start": False,
+    }
+    return Finding(
+        RULE,
+        "error",
+        f"Gradients of {len(names)} of {int(judged.sum())} weights vanished within {window.count} samples, up to "
+        f"{names[0]}",
+        f"Typically to {number(middle)} of the first {_BEGAN} samples, while the total is {number(math.exp(kept))} "
+        "times what it was. The layer nearest to the output among them is where the signal is lost.",
+        names[:20],
+        evidence,
+    )
+
+
 def check_collapse(
     state: TableState, sample: Sample, layers: Layers, config: HealthConfig, open_: bool
 ) -> Finding | None:
@@ -132,7 +179,7 @@ def check_collapse(
     low = sample.log[:-1] < state.floor
     if sample.zero is not None:
         low |= sample.zero & np.isfinite(state.floor)
-    if not state.low.live and not low.any():
+    if not state.low.live and not np.count_nonzero(low):
         return None
     known = ~low if sample.present is None else ~low & sample.present
     state.low.update(low if sample.present is None else low & sample.present, known)

@@ -44,6 +44,8 @@ class Sample:
     clip_coefficient: float | None
     max_norm: float | None
     post_clip: bool
+    finite: bool
+    """Whether every value (also those of absent layers) and the total are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ from tracker_bridge.rundir import (
 
 STAGING = ".importing"
 _FINGERPRINT = "import_fingerprint"
-_UNBOUNDED = 1 << 62
 _PATIENCE = 60.0
 _PAUSE = 0.05
 
@@ -64,11 +63,10 @@ def import_run(run: ForeignRun, queue_dir: Path, *, salvage: bool = False) -> Ou
     known = _known(run, final)
     if known is not None:
         return _outcome(run, "skipped", dir=str(final), why=known)
-    staging = queue_dir / STAGING / run.run_id
-    staging.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(staging.with_name(f"{run.run_id}.lock"))
+    staging = queue_dir / STAGING / final.name
+    lock = FileLock(staging.with_name(f"{final.name}.lock"))
     try:
-        lock.acquire(timeout=0)
+        _acquire(lock, staging.parent)
     except LockBusyError:
         return _outcome(run, "skipped", why="is being imported by another process")
     try:
@@ -81,8 +79,17 @@ def import_run(run: ForeignRun, queue_dir: Path, *, salvage: bool = False) -> Ou
     finally:
         shutil.rmtree(staging, ignore_errors=True)
         # Removed while it is held: whoever waits for the same file then holds a lock that guards nothing new.
-        staging.with_name(f"{run.run_id}.lock").unlink(missing_ok=True)
+        staging.with_name(f"{final.name}.lock").unlink(missing_ok=True)
         lock.release()
+
+
+def _acquire(lock: FileLock, folder: Path) -> None:
+    """Take the lock, whose folder is there for all runs of a tree but the first. Raises `LockBusyError`, `OSError`."""
+    try:
+        lock.acquire(timeout=0)
+    except FileNotFoundError:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(timeout=0)
 
 
 def _known(run: ForeignRun, final: Path) -> str | None:
@@ -100,14 +107,14 @@ def _known(run: ForeignRun, final: Path) -> str | None:
 
 def _write(run: ForeignRun, staging: Path, final: Path, *, salvage: bool) -> Outcome:
     paths = RunPaths(staging)
-    paths.files.mkdir(parents=True)
-    paths.backends.mkdir()
+    # A run without files or backends has no folders for them: each folder costs as much as all that is written here.
+    staging.mkdir()
     damage: list[Damage] = []
     reading = Reading(on_damage=damage.append if salvage else refuse, scratch=paths.files)
     copies = _Copies(staging, paths.files)
     counts: Counter[str] = Counter()
     started, finished = RunStarted(0, run.run_id, 1, 0, ""), RunFinished(0, "crashed")
-    with JournalWriter.create(paths.journal, run.run_id, max_disk=_UNBOUNDED, when_full="drop_newest") as writer:
+    with JournalWriter.create_patient(paths.journal, run.run_id) as writer:
         for record in run.records(reading):
             if isinstance(record, RunStarted):
                 started = record
@@ -121,7 +128,6 @@ def _write(run: ForeignRun, staging: Path, final: Path, *, salvage: bool) -> Out
             else:
                 reading.left_out["records too large for the journal"] += 1
     _describe(run, paths, started, finished, dict(reading.left_out), damage)
-    final.parent.mkdir(parents=True, exist_ok=True)
     os.rename(staging, final)
     return _outcome(
         run,

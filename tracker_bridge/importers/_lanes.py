@@ -102,4 +102,5 @@ class Lanes:
         raw = self._bytes[at[:, None] + np.arange(size)]
         self.at = self.at + size
         self._settle(fits)
-        return np.ascontiguousarray(raw).view(dtype)[:, 0].astype(np.float64)
+        with np.errstate(invalid="ignore"):  # a fallen lane's bytes may be a signalling NaN
+            return np.ascontiguousarray(raw).view(dtype)[:, 0].astype(np.float64)

@@ -82,7 +82,7 @@ class ServerStore:
             self._reading.left_out["artifacts of a server (no folder for files)"] += 1
             return
         target = scratch / "artifacts"
-        target.mkdir(exist_ok=True)
+        target.mkdir(parents=True, exist_ok=True)
         for path in self._listed(""):
             # The server names the files; where they go is decided here.
             place = (target / safe_name(path)).parent

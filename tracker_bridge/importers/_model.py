@@ -49,8 +49,9 @@ class Reading:
     """What is met while one run is read.
 
     `on_damage` is called at each damaged place; if it returns, reading goes on behind that place as well as it can
-    (`refuse` raises instead). `left_out` counts by reason what the records cannot hold. `scratch` is an empty folder
-    for files that have to be fetched first; without it they are left out.
+    (`refuse` raises instead). `left_out` counts by reason what the records cannot hold. `scratch` is a folder
+    for files that have to be fetched first, to be made by whoever puts the first one there; without it they are left
+    out.
     """
 
     on_damage: Callable[[Damage], None] = refuse

@@ -12,6 +12,8 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import repeat
+from operator import eq
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +136,7 @@ def read(run: ForeignRun, reading: Reading) -> Iterator[Record]:
     return restored(_read(run, reading))
 
 
-def _read(run: ForeignRun, reading: Reading) -> Iterator[Record]:
+def _read(run: ForeignRun, reading: Reading) -> Iterator[Record | Iterator[Metrics]]:
     reader = _Reader(run, reading)
     for path in run.paths:
         try:
@@ -145,13 +147,23 @@ def _read(run: ForeignRun, reading: Reading) -> Iterator[Record]:
     yield from reader.end()
 
 
+class _Names(dict[bytes, str]):
+    """Names by their bytes, so that each is decoded once; bounded."""
+
+    def __missing__(self, key: bytes) -> str:
+        if len(self) >= _MAX_NAMES:
+            self.clear()
+        name = self[key] = key.decode("utf-8", "replace")
+        return name
+
+
 class _Reader:
-    """Turns the operations of a run's databases into records."""
+    """Turns the operations of a run's databases into records; runs of points come as iterators."""
 
     def __init__(self, run: ForeignRun, reading: Reading) -> None:
         self._run = run
         self._reading = reading
-        self._names: dict[bytes, str] = {}
+        self._name = _Names().__getitem__
         self._last_step: dict[str, Step] = {}
         self._files: dict[str, tuple[str, str]] = {}
         self._roots = (run.root, *run.file_roots)
@@ -159,7 +171,7 @@ class _Reader:
         self._last_ns = 0
         self._failed = False
 
-    def database(self, path: Path, db: sqlite3.Connection) -> Iterator[Record]:
+    def database(self, path: Path, db: sqlite3.Connection) -> Iterator[Record | Iterator[Metrics]]:
         present = tables(db)
         if not {"run_operations", "metadata"} <= present:
             raise ForeignFormatError(Damage(str(path), "", "not a database of neptune-scale: its tables are missing"))
@@ -206,16 +218,16 @@ class _Reader:
         self._last_ns = time_ns
         yield RunStarted(time_ns, self._run.run_id, 1, 0, "", self._provenance(create.fork))
 
-    def _batch(self, path: Path, batch: list[tuple[Any, ...]]) -> Iterator[Record]:
+    def _batch(self, path: Path, batch: list[tuple[Any, ...]]) -> Iterator[Record | Iterator[Metrics]]:
         _, _, kinds, blobs = zip(*batch, strict=True)
         ends = np.cumsum(np.fromiter(map(len, blobs), dtype=np.int64, count=len(blobs)))
         starts = np.concatenate(([0], ends[:-1]))
-        updates = np.fromiter((kind == _UPDATE for kind in kinds), dtype=np.bool_, count=len(kinds))
+        updates = np.fromiter(map(eq, kinds, repeat(_UPDATE)), dtype=np.bool_, count=len(kinds))
         quick = _Quick(b"".join(blobs), starts, ends, updates)
         edges = np.flatnonzero(np.diff(quick.single.astype(np.int8))) + 1
         for low, high in zip([0, *edges.tolist()], [*edges.tolist(), len(batch)], strict=True):
             if quick.single[low]:
-                yield from self._singles(quick, low, high)
+                yield self._singles(quick, low, high)
                 continue
             for index in range(low, high):
                 row = self._row(quick, index) if quick.header[index] else None
@@ -229,27 +241,17 @@ class _Reader:
         self._last_ns = max(self._last_ns, row.time_ns)
         return row
 
-    def _name(self, key: bytes) -> str:
-        name = self._names.get(key)
-        if name is None:
-            if len(self._names) >= _MAX_NAMES:
-                self._names.clear()
-            name = self._names[key] = key.decode("utf-8", "replace")
-        return name
-
     def _singles(self, quick: _Quick, low: int, high: int) -> Iterator[Metrics]:
-        name = self._name
-        names = [name(key) for key in quick.keys(low, high)]
+        names = list(map(self._name, quick.keys(low, high)))
         times, values = quick.time_ns[low:high], quick.values[low:high]
         self._last_ns = max(self._last_ns, int(times.max()))
         if quick.micro[low:high].any():
             steps = list(map(exact_step, quick.whole[low:high].tolist(), quick.micro[low:high].tolist()))
             self._last_step.update(zip(names, steps, strict=True))
-            for time_ns, step, key, value in zip(times.tolist(), steps, names, values.tolist(), strict=True):
-                yield Metrics(time_ns, step, {key: value})
-            return
+            points = zip(times.tolist(), steps, names, values.tolist(), strict=True)
+            return (Metrics(time_ns, step, {key: value}) for time_ns, step, key, value in points)
         self._last_step.update(zip(names, quick.whole[low:high].tolist(), strict=True))
-        yield from rows(times, quick.whole[low:high], names, values)
+        return rows(times, quick.whole[low:high], names, values)
 
     def _row(self, quick: _Quick, index: int) -> Metrics | None:
         values = quick_appends(quick.data, int(quick.body[index]), int(quick.ends[index]), self._name)

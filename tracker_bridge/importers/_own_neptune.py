@@ -9,19 +9,25 @@ from collections.abc import Iterator
 from typing import Any
 
 from tracker_bridge.importers._own import renamed
-from tracker_bridge.records import Params, Record, RunFinished
+from tracker_bridge.records import Metrics, Params, Record, RunFinished
 
 _OWN = "tracker_bridge/"
 _NAMES = f"{_OWN}names/"
 _PROVENANCE = ("runtime/", "source_code/")
 
 
-def restored(records: Iterator[Record]) -> Iterator[Record]:
-    """The records with original names, without the adapter's own attributes, and with the status that it noted."""
+def restored(records: Iterator[Record | Iterator[Metrics]]) -> Iterator[Record]:
+    """The records with original names, without the adapter's own attributes, and with the status that it noted.
+
+    Points may come as iterators, which costs a run of anybody else's nothing for each of them.
+    """
     own = False
     status: str | None = None
     names: dict[str, str] = {}
     for record in records:
+        if not isinstance(record, Record):
+            yield from (renamed(point, names) for point in record) if names else record
+            continue
         if isinstance(record, Params) and any(key.startswith(_OWN) for key in record.params):
             own = own or f"{_OWN}run_id" in record.params
         if not own:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +19,17 @@ def rows(
     """Records of the points, in their order; all arguments are [N]. A name repeated within a row starts another."""
     count = len(names)
     if count == 0:
-        return
+        return iter(())
     starts = np.flatnonzero((np.diff(times) != 0) | (np.diff(steps) != 0)) + 1
     if len(starts) == count - 1:
-        for time_ns, step, name, value in zip(times.tolist(), steps.tolist(), names, values.tolist(), strict=True):
-            yield Metrics(time_ns, step, {name: value})
-        return
+        points = zip(times.tolist(), steps.tolist(), names, values.tolist(), strict=True)
+        return (Metrics(time_ns, step, {name: value}) for time_ns, step, name, value in points)
     lows = np.concatenate(([0], starts))
-    numbers = values.tolist()
     bounds = zip(lows.tolist(), [*starts.tolist(), count], times[lows].tolist(), steps[lows].tolist(), strict=True)
+    return _joined(bounds, names, values.tolist())
+
+
+def _joined(bounds: Iterable[tuple[int, int, int, Step]], names: list[str], numbers: list[float]) -> Iterator[Metrics]:
     for low, high, time_ns, step in bounds:
         row = dict(zip(names[low:high], numbers[low:high], strict=True))
         if len(row) == high - low:

@@ -304,6 +304,7 @@ class _Reader:
         if scratch is None:
             self._reading.left_out["TensorBoard images and audio (no folder for files)"] += 1
             return
+        scratch.mkdir(exist_ok=True)
         for content in point.value:
             suffix, media_type = _media_type(content)
             self._files += 1

@@ -22,6 +22,8 @@ from tracker_bridge.importers._model import ForeignRun
 from tracker_bridge.importers._registry import discover
 
 _MOST_WORKERS = 4
+_NEXT_WORKER = 0.3
+"""Seconds of work that are left to be done before another process is worth its start, which takes as long."""
 
 
 class ImportReport(msgspec.Struct, frozen=True):
@@ -94,13 +96,16 @@ def _in_parallel(
     source, source_lock, report_lock = iter(runs), threading.Lock(), threading.Lock()
     stop = threading.Event()
 
-    def work() -> None:
+    def work(number_of_worker: int) -> None:
+        if stop.wait(number_of_worker * _NEXT_WORKER):
+            return
         worker = _Worker()
         try:
             while not stop.is_set():
                 with source_lock:
                     item = next(source, None)
                 if item is None:
+                    stop.set()  # the others end with the run that they are at
                     return
                 number, run = item
                 outcome = worker.run(run, queue, salvage)
@@ -116,7 +121,7 @@ def _in_parallel(
 
     with ThreadPoolExecutor(count, thread_name_prefix="tracker-bridge-import") as pool:
         try:
-            for future in [pool.submit(work) for _ in range(count)]:
+            for future in [pool.submit(work, number) for number in range(count)]:
                 future.result()
         except BaseException:
             stop.set()

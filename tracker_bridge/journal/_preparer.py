@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Union
+from typing import Protocol, Union
 
 from tracker_bridge.journal._segment import Segment
 from tracker_bridge.journal._store import NoRoomError, SegmentStore
@@ -22,6 +22,46 @@ _STOP_PATIENCE = 1.0
 
 class SlowDiskError(Exception):
     """The next segment is still being made."""
+
+
+class Prepares(Protocol):
+    """What a writer needs: segments made ahead of time if possible, and put away."""
+
+    def order(self, number: int, size: int, least: int, keep: int) -> None:
+        """Say that the segment will be taken."""
+
+    def take(self, number: int, size: int, least: int, keep: int) -> Segment:
+        """The segment, which has not begun. Raises `SlowDiskError`, `NoRoomError`, `OSError`."""
+
+    def retire(self, segment: Segment, end: int) -> None:
+        """Put a sealed segment away."""
+
+    def stop(self) -> None:
+        """End when everything is done."""
+
+
+class PatientPreparer:
+    """Makes and puts away segments in the caller's thread: for an import, which may wait for the disk.
+
+    A thread that is started and waited for costs a small run more than all that is written of it.
+    """
+
+    def __init__(self, store: SegmentStore) -> None:
+        self._store = store
+
+    def order(self, number: int, size: int, least: int, keep: int) -> None:
+        """Nothing: it is made when it is taken."""
+
+    def take(self, number: int, size: int, least: int, keep: int) -> Segment:
+        """A new segment. Raises `NoRoomError`, `OSError`."""
+        return self._store.make(number, size, least, keep)
+
+    def retire(self, segment: Segment, end: int) -> None:
+        """Put a sealed segment away."""
+        self._store.retire(segment, end)
+
+    def stop(self) -> None:
+        """Nothing is left to do."""
 
 
 class _Order:

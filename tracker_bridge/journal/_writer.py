@@ -23,7 +23,7 @@ from tracker_bridge.journal._errors import JournalError
 from tracker_bridge.journal._files import segment_numbers, segment_path
 from tracker_bridge.journal._format import HEADER_SIZE, SEAL_SIZE, SegmentHeader, checksum, frame_size, run_digest
 from tracker_bridge.journal._lock import lock_journal
-from tracker_bridge.journal._preparer import Preparer, SlowDiskError
+from tracker_bridge.journal._preparer import PatientPreparer, Preparer, Prepares, SlowDiskError
 from tracker_bridge.journal._recovery import survey
 from tracker_bridge.journal._segment import MappedSegment, Segment, seal_file
 from tracker_bridge.journal._store import BLOCK, DISK_FULL, NoRoomError, SegmentStore, WhenFull, sync_path
@@ -39,6 +39,7 @@ _SEGMENTS_WITHIN_LIMIT = 8
 LARGEST_RECORD = 64 << 20
 _SNAPSHOT_SHARE = 4
 SMALLEST_LIMIT = 64 << 10
+_UNLIMITED = 1 << 62
 
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 1.0
@@ -76,6 +77,7 @@ class JournalWriter:
         max_disk: int,
         when_full: WhenFull,
         delivered: Callable[[], int | None] | None,
+        prepares: Callable[[SegmentStore], Prepares] = Preparer,
     ) -> None:
         self.dropped = {}
         self._folder = folder
@@ -107,7 +109,7 @@ class JournalWriter:
         self._busy = False
         self._pending: list[bytes | None] = []
         try:
-            self._preparer = Preparer(SegmentStore(folder, max_disk, when_full, delivered))
+            self._preparer = prepares(SegmentStore(folder, max_disk, when_full, delivered))
             try:
                 self._rotate(0)
             except NoRoomError:
@@ -152,6 +154,30 @@ class JournalWriter:
             max_disk=max_disk,
             when_full=when_full,
             delivered=delivered,
+        )
+
+    @classmethod
+    def create_patient(cls, folder: str | os.PathLike[str], run_id: str) -> JournalWriter:
+        """Begin a journal without a limit whose appends may wait for the disk, in the caller's thread: for an import.
+
+        Raises as `create`.
+        """
+        folder = _prepare(folder, _UNLIMITED, "drop_newest")
+        fd = lock_journal(folder)
+        if segment_numbers(folder):
+            os.close(fd)
+            raise JournalError(f"{folder} already holds a journal; an import begins a new one")
+        return cls(
+            folder,
+            run_id,
+            fd,
+            sequence=0,
+            number=0,
+            definitions=Definitions(),
+            max_disk=_UNLIMITED,
+            when_full="drop_newest",
+            delivered=None,
+            prepares=PatientPreparer,
         )
 
     @classmethod

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tracker_bridge.reader import gap_text
 from tracker_bridge.records import Alert
 from tracker_bridge.report._story import Series, Story
 
@@ -50,6 +51,15 @@ def diagnosis(story: Story) -> dict[str, Any]:
             }
             for alert in story.alerts
         ],
+        "lost": [
+            {
+                "sequence": lost.gap.sequence,
+                "count": lost.gap.count,
+                "reason": lost.gap.reason,
+                "after_step": lost.after,
+            }
+            for lost in story.lost
+        ],
     }
 
 
@@ -89,7 +99,20 @@ def _setting(story: Story) -> list[Line]:
         lines.append(Line(f"{story.loss.name}: {_short(first)} at the start, {_short(last)} at the end", "dim", 1))
     else:
         lines.append(Line("no loss was logged: log one, and the rules tell more", "dim", 1))
+    lines += [Line(text, "warning", 1) for text in lost_texts(story)]
     return lines
+
+
+_MOST_GAPS = 5
+
+
+def lost_texts(story: Story) -> list[str]:
+    """A sentence for each gap in the journal, and how many more there are."""
+    texts = [gap_text(lost.gap, lost.after) for lost in story.lost[:_MOST_GAPS]]
+    more = story.lost[_MOST_GAPS:]
+    if more:
+        texts.append(f"and {sum(lost.gap.count for lost in more):,} records in {len(more)} more places")
+    return texts
 
 
 def _alert(alert: Alert) -> list[Line]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracker_bridge.report._diagnose import verdict
-from tracker_bridge.report._downsample import bin_starts, encode, extremes, scale_of, thin
+from tracker_bridge.report._downsample import encode, even_starts, extremes, scale_of, thin
 from tracker_bridge.report._story import Model, Series, Story
 
 CELLS = 2_000_000
@@ -100,7 +100,7 @@ def _model(model: Model, budget: int) -> dict[str, Any]:
     bins = max(50, budget // max(1, layers))
     if count > bins:
         bins = max(25, bins // 2)  # two codes a bin then
-    starts = bin_starts(count, bins)
+    starts = even_starts(count, bins)
     ends = np.append(starts[1:], count) - 1
     scale = scale_of(norms.values[norms.present])
     codes = encode(norms.values, norms.present, scale)

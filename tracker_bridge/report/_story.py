@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracker_bridge.health import RULES, HealthConfig, Monitor, find_learning_rate, find_loss
-from tracker_bridge.journal import Entry, scan
+from tracker_bridge.journal import Gap, scan
 from tracker_bridge.reader import GradientNormTable, RunReader, read
-from tracker_bridge.records import Alert, Metrics, RunFinished, SeriesTable, Snapshot
+from tracker_bridge.records import Alert, Metrics, NormVector, RunFinished, SeriesTable, Snapshot, Step
 from tracker_bridge.rundir import RunPaths, load_manifest
 
 SEVERITIES = ("error", "warning", "info")
@@ -44,6 +44,14 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """A gap in the journal, and the step of the last norms or metrics before it; None at the very beginning."""
+
+    gap: Gap
+    after: Step | None
+
+
+@dataclass(frozen=True, slots=True)
 class Story:
     """One run: who it was, how it went, what was found. `alerts` in the order in which they arose."""
 
@@ -62,6 +70,8 @@ class Story:
     loss: Series | None
     learning_rate: Series | None
     alerts: tuple[Alert, ...]
+    lost: tuple[Lost, ...] = ()
+    """Records that the journal once had."""
 
     @property
     def title(self) -> str:
@@ -94,10 +104,15 @@ def read_story(run_dir: str | os.PathLike[str], config: HealthConfig | None = No
     kinds: dict[str, dict[str, int]] = {}
     loss_name, rate_name = None, None
     message = ""
+    lost: list[Lost] = []
+    last: Step | None = None
     for item in scan(paths.journal):
-        if not isinstance(item, Entry):
+        if isinstance(item, Gap):
+            lost.append(Lost(item, last))
             continue
         record = item.record
+        if isinstance(record, (Metrics, NormVector)):
+            last = record.step
         alerts += monitor.feed(record)
         if isinstance(record, Metrics):
             loss_name = loss_name or find_loss(record.values, settings)
@@ -125,6 +140,7 @@ def read_story(run_dir: str | os.PathLike[str], config: HealthConfig | None = No
         loss=_series(metrics, loss_name),
         learning_rate=_series(metrics, rate_name),
         alerts=_each_once([*alerts, *reader.alerts()]),
+        lost=tuple(lost),
     )
 
 

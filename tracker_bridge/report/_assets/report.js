@@ -3,7 +3,6 @@
 "use strict";
 (() => {
   const ABSENT = 0, ZERO = 1, LEAST = 2, MOST = 65000, INFINITE = 65534;
-  const COLUMNS = 1200; // cells across the map: about one for a pixel
   const COLOURS = ["#1f77b4", "#d95f02", "#1b9e77", "#c2185b", "#7570b3", "#8c6d1f", "#17a2b8", "#666666"];
   const TONE = { error: "#d93025", warning: "#e08a00", info: "#1a73e8" };
   const $ = (id) => document.getElementById(id);
@@ -39,13 +38,13 @@
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
     return new TYPES[packed.kind](await new Response(stream).arrayBuffer());
   }
-  async function open(one) { // a model's arrays, unpacked once
-    if (one.opened) return one;
-    const names = ["first_step", "last_step", "high", "low", "total_high", "total_low", "max_norm", "coefficient", "skipped"];
-    const arrays = await Promise.all(names.map((name) => unpack(one[name])));
-    names.forEach((name, i) => { one[name] = arrays[i]; });
-    if (one.low === null) one.low = one.high;
-    one.opened = true;
+  const TOTALS = ["first_step", "total_high", "total_low"];
+  const ALL = [...TOTALS, "last_step", "high", "low", "max_norm", "coefficient", "skipped"];
+  async function open(one, names = ALL) { // a model's arrays, each unpacked once
+    const packed = names.filter((name) => one[name] !== null && "data" in one[name]);
+    const arrays = await Promise.all(packed.map((name) => unpack(one[name])));
+    packed.forEach((name, i) => { one[name] = arrays[i]; });
+    if (one.low === null && names === ALL) one.low = one.high;
     return one;
   }
   async function openSeries(series) {
@@ -71,9 +70,9 @@
 
   // The map, with the total and the loss below it
 
-  function grid(one) {
+  function grid(one, most) { // `most`: pixels across the map; a browser leaves out columns beyond those
     const [from, to] = visible(one);
-    const width = Math.max(1, Math.ceil((to - from) / COLUMNS));
+    const width = Math.max(1, Math.ceil((to - from) / most));
     const columns = Math.ceil((to - from) / width);
     const kind = $("extreme").value, colour = $("colour").value;
     const codes = one[kind], layers = one.layers.length;
@@ -99,7 +98,19 @@
       z[layer] = row;
       odd[layer] = strange;
     }
-    return { x, z, odd: anyOdd ? odd : null };
+    return { x, z, odd: anyOdd ? cropped(x, odd) : null };
+  }
+
+  function cropped(x, cells) { // the rectangle that holds all cells that are not null: drawing costs by the cell
+    let top = cells.length, bottom = 0, left = x.length, right = 0;
+    cells.forEach((row, layer) => row.forEach((cell, c) => {
+      if (cell === null) return;
+      top = Math.min(top, layer); bottom = Math.max(bottom, layer); left = Math.min(left, c); right = Math.max(right, c);
+    }));
+    // A cell's width and height are told by its neighbours'.
+    if (top === bottom) bottom < cells.length - 1 ? bottom++ : top > 0 && top--;
+    if (left === right) right < x.length - 1 ? right++ : left > 0 && left--;
+    return { x: x.slice(left, right + 1), y0: top, z: cells.slice(top, bottom + 1).map((row) => row.slice(left, right + 1)) };
   }
 
   function envelope(high, low, scale, one) { // two points a bin, its extremes; a gap where one is not finite
@@ -140,12 +151,30 @@
     return [first - margin, last + margin];
   }
   function axis(more) {
-    return Object.assign({ gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--line"), automargin: true }, more);
+    // Plotly would measure every label, several times, to find margins: `room` measures once, on no page.
+    return Object.assign({ gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--line"), automargin: false, ticklabeloverflow: "allow" }, more);
+  }
+  const FONT = '"Open Sans", verdana, arial, sans-serif'; // Plotly's own
+  const ruler = document.createElement("canvas").getContext("2d");
+  function room(texts, size) { // pixels that the longest text needs
+    ruler.font = `${size}px ${FONT}`;
+    return Math.ceil(Math.max(0, ...texts.map((text) => ruler.measureText(text).width)));
+  }
+  function legendRoom(width, traces) { // pixels in height that a legend beside a plot of this width needs
+    let rows = 1, taken = 0;
+    const longest = room(traces.map((trace) => (trace.showlegend === false ? "" : trace.name || "")), 11) + 45;
+    for (const trace of traces) {
+      if (trace.showlegend === false) continue;
+      if (taken && taken + longest > width) { rows++; taken = 0; }
+      taken += longest;
+    }
+    return (rows > 1 ? 32 : 12) + 19 * rows; // below the buttons, where they would meet
   }
   function layout(more) {
+    more.margin.autoexpand = false;
     return Object.assign({
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: css("--text"), size: 12 },
-      margin: { l: 60, r: 20, t: 24, b: 76 }, hovermode: "closest", showlegend: true,
+      hovermode: "closest", showlegend: true,
       legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, font: { size: 11 } },
       hoverlabel: { bgcolor: css("--panel"), bordercolor: css("--line"), font: { color: css("--text") } },
       modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--dim"), activecolor: css("--accent") },
@@ -155,7 +184,9 @@
   async function drawMap() {
     const one = await open(current()), story = data.runs[run];
     const [loss, rate] = [await openSeries(story.loss), await openSeries(story.learning_rate)];
-    const shown = grid(one), [zmin, zmax] = limits(shown), tick = ticks(one, mapHeight(one) / 14, 38);
+    const node = $("map"), tick = ticks(one, mapHeight(one) / 14, Math.max(12, Math.min(38, Math.floor(node.clientWidth / 24))));
+    const left = Math.max(76, room(tick.texts, 10) + 10), right = rate ? 84 : 76;
+    const shown = grid(one, Math.max(100, node.clientWidth - left - right)), [zmin, zmax] = limits(shown);
     const decades = [], texts = [];
     const stride = Math.max(1, Math.ceil((zmax - zmin) / 8));
     for (let d = Math.ceil(zmin); d <= zmax; d += stride) { decades.push(d); texts.push("1e" + d); }
@@ -166,7 +197,7 @@
     }];
     if (shown.odd) {
       traces.push({
-        type: "heatmap", x: shown.x, z: shown.odd, zmin: 0, zmax: 1, showscale: false, hoverinfo: "none", showlegend: false, xaxis: "x", yaxis: "y",
+        type: "heatmap", x: shown.odd.x, y0: shown.odd.y0, dy: 1, z: shown.odd.z, zmin: 0, zmax: 1, showscale: false, hoverinfo: "skip", showlegend: false, xaxis: "x", yaxis: "y",
         colorscale: [[0, "#000000"], [0.5, "#000000"], [0.5, "#ff2d95"], [1, "#ff2d95"]],
       });
     }
@@ -193,16 +224,16 @@
     const height = mapHeight(one) + (bottom ? 330 : 180);
     const share = (bottom ? 300 : 150) / height;
     const figure = layout({
-      height,
+      height, margin: { l: left, r: right, t: 24, b: 42 + legendRoom(node.clientWidth - left - right, traces) },
       xaxis: axis({ title: { text: "step" }, anchor: bottom ? "y3" : "y2", range: range || whole(one), showspikes: true, spikethickness: 1, spikecolor: css("--dim"), spikemode: "across", spikesnap: "cursor" }),
       yaxis: axis({ domain: [share + 0.03, 1], tickvals: tick.values, ticktext: tick.texts, range: [one.layers.length - 0.5, -0.5], showgrid: false, zeroline: false, tickfont: { size: 10 } }),
       yaxis2: axis({ domain: bottom ? [share / 2 + 0.02, share] : [0, share], type: "log", title: { text: "total norm" }, exponentformat: "e", dtick: Math.max(1, Math.ceil((one.total_scale[1] - one.total_scale[0]) / 4)) }),
       shapes: alerts.slice(0, 60).map((a) => ({ type: "line", xref: "x", yref: "paper", x0: a.step, x1: a.step, y0: 0, y1: 1, line: { color: TONE[a.severity] || "#888", width: 1, dash: "dot" } })),
     });
     if (bottom) figure.yaxis3 = axis({ domain: [0, share / 2 - 0.01], title: { text: "loss" } });
-    if (rate) figure.yaxis4 = axis({ overlaying: "y3", side: "right", showgrid: false, title: { text: "learning rate" }, exponentformat: "e", rangemode: "tozero" });
+    if (rate) figure.yaxis4 = axis({ overlaying: "y3", side: "right", showgrid: false, title: { text: "learning rate" }, exponentformat: "e", rangemode: "tozero", tickmode: "auto", nticks: 4 });
     if (at !== null) figure.shapes.push({ type: "line", xref: "x", yref: "paper", x0: at, x1: at, y0: 0, y1: 1, line: { color: css("--accent"), width: 1.5 } });
-    const node = $("map"), first = !node.data;
+    const first = !node.data;
     await Plotly.react(node, traces, figure, config);
     if (first) listen(node);
   }
@@ -263,9 +294,10 @@
     ];
     if (one.low !== one.high) traces.push({ type: "scatter", mode: "lines", name: "smallest of the bin", x, y: low, text: names, line: { color: COLOURS[0], width: 0.6 }, hovertemplate: "%{text}: %{y:.3g}<extra>smallest</extra>" });
     if (odd.x.length) traces.push({ type: "scatter", mode: "markers", name: "zero or non-finite", x: odd.x, y: odd.y, text: odd.text, marker: { color: "#ff2d95", symbol: "x", size: 8 }, hovertemplate: "%{text}<extra></extra>" });
-    const tick = ticks(one, 48, 30);
-    await Plotly.react($("depth"), traces, layout({
-      height: 400, margin: { l: 60, r: 20, t: 40, b: 20 }, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
+    const node = $("depth"), tick = ticks(one, Math.max(8, Math.min(48, Math.floor(node.clientWidth / 22))), 30), slant = room(tick.texts, 9);
+    const right = Math.max(20, Math.ceil(slant * 0.5)), top = 8 + legendRoom(node.clientWidth - 76 - right, traces), bottom = Math.ceil(slant * 0.87) + 20;
+    await Plotly.react(node, traces, layout({
+      height: 300 + top + bottom, margin: { l: 76, r: right, t: top, b: bottom }, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
       xaxis: axis({ tickvals: tick.values, ticktext: tick.texts, tickangle: 60, tickfont: { size: 9 } }),
       yaxis: axis({ type: "log", exponentformat: "e", title: { text: "norm" } }),
     }), config);
@@ -390,12 +422,13 @@
       const loss = await openSeries(story.loss);
       if (loss) traces.push({ type: "scatter", mode: "lines", name, legendgroup: String(i), x: loss.steps, y: loss.values, line, xaxis: "x", yaxis: "y", hovertemplate: "step %{x}: %{y:.4g}" });
       if (!story.models.length) continue;
-      const one = await open(story.models[0]), total = envelope(one.total_high, one.total_low, one.total_scale, one);
+      const one = await open(story.models[0], TOTALS), total = envelope(one.total_high, one.total_low, one.total_scale, one);
       traces.push({ type: "scatter", mode: "lines", name, legendgroup: String(i), showlegend: !loss, x: total.x, y: total.y, line, xaxis: "x", yaxis: "y2", hovertemplate: "step %{x}: %{y:.4g}" });
     }
     const positive = data.runs.every((story) => !story.loss || story.loss.values.every((value) => !(value <= 0)));
-    await Plotly.react($("compare"), traces, layout({
-      height: 460, margin: { l: 60, r: 20, t: 40, b: 40 }, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
+    const node = $("compare"), top = 8 + legendRoom(node.clientWidth - 96, traces);
+    await Plotly.react(node, traces, layout({
+      height: 420 + top, margin: { l: 76, r: 20, t: top, b: 42 }, legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
       xaxis: axis({ title: { text: "step" }, anchor: "y2" }),
       yaxis: axis({ domain: [0.54, 1], title: { text: "loss" }, type: positive ? "log" : "linear" }),
       yaxis2: axis({ domain: [0, 0.46], title: { text: "total norm" }, type: "log", exponentformat: "e" }),
@@ -429,12 +462,19 @@
     $("model").value = model;
     $("model").parentElement.hidden = story.models.length < 2;
     await drawMap();
+  }
+  const shown = () => new Promise((done) => (document.hidden ? setTimeout(done) : requestAnimationFrame(() => setTimeout(done))));
+  async function drawRest() { // what lies below the map, once the map is on the screen
+    if (!data.runs[run].models.length) return;
+    await shown();
     await drawDepth();
+    await shown();
     await drawLayers();
   }
   async function choose(which) {
     run = which; model = 0; at = null; range = null;
     await drawRun();
+    await drawRest();
   }
 
   function theme(name) { document.documentElement.dataset.theme = name; }
@@ -452,13 +492,20 @@
     for (const id of ["colour", "extreme"]) $(id).addEventListener("change", drawMap);
     $("model").addEventListener("change", () => { model = +$("model").value; at = null; range = null; drawMap(); drawDepth(); drawLayers(); });
     $("filter").addEventListener("input", drawLayers);
+    let width = document.body.clientWidth, timer;
+    addEventListener("resize", () => { // columns, labels and margins depend on the width
+      clearTimeout(timer);
+      timer = setTimeout(() => { if (document.body.clientWidth !== width) { width = document.body.clientWidth; redraw(); } }, 200);
+    });
     const story = data.runs[0];
     $("title").textContent = data.runs.length > 1 ? `${data.runs.length} runs` : story.title;
     const about = [story.project, story.experiment, data.runs.length > 1 ? null : story.id, data.runs.length > 1 ? null : story.status, data.runs.length > 1 ? null : story.message, new Date(story.created_ms).toISOString().slice(0, 16).replace("T", " ") + " UTC"];
     $("subtitle").textContent = about.filter(Boolean).join(" · ");
     await drawComparison();
     await drawRun();
-    document.documentElement.dataset.ready = "yes";
+    document.documentElement.dataset.ready = "yes"; // what fits a window is drawn
+    await drawRest();
+    document.documentElement.dataset.complete = "yes";
   }
   start();
 })();
