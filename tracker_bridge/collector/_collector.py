@@ -12,7 +12,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, Union
 
 import numpy as np
@@ -25,23 +24,24 @@ from tracker_bridge.collector._backward import InBackward
 from tracker_bridge.collector._clip import Norms as ClipNorms
 from tracker_bridge.collector._clip import apply_clip, measure_for_clip, raise_if_nonfinite, torch_clip_grad_norm_
 from tracker_bridge.collector._device import HostCopy, PinnedPool, copy_to_host
-from tracker_bridge.collector._distributed import Groups, local_gradient, reduce_histograms, reduce_norms
+from tracker_bridge.collector._distributed import Groups
 from tracker_bridge.collector._explain import Explanation
-from tracker_bridge.collector._histograms import GradientHistogram, count_on_device
+from tracker_bridge.collector._histograms import GradientHistogram
 from tracker_bridge.collector._hooks import Attachment, Held, outside_of_dynamo, unwrap_optimizer
 from tracker_bridge.collector._measure import Measured, Meter, joined
-from tracker_bridge.collector._names import flat_parameters, full_numel, has_fsdp1, named_parameters
+from tracker_bridge.collector._names import flat_parameters, has_fsdp1, named_parameters
 from tracker_bridge.collector._norms import Clip, GradientNorms, Measurement, Ratio, ZeroFraction
+from tracker_bridge.collector._outlet import Outlet
 from tracker_bridge.collector._plan import ClipOrder, Plan, build_plan
-from tracker_bridge.collector._select import Choice, ModulePattern, Pattern, module_chooser, selection, unmatched
+from tracker_bridge.collector._select import ModulePattern, Pattern, module_chooser, selection, unmatched
+from tracker_bridge.collector._slots import SlotMeter
 from tracker_bridge.collector._tamper import TamperWatch
 from tracker_bridge.collector._updates import group_of, needs_copy, update_of
 from tracker_bridge.collector._updates import local as local_part
-from tracker_bridge.records import SeriesTable, Step
+from tracker_bridge.records import Step
 
 Patterns = Union[Pattern, Iterable[Pattern]]
 
-_gradient: Callable[[nn.Parameter], Tensor | None] = attrgetter("grad")
 _PLAIN = frozenset({Tensor, nn.Parameter, type(None)})
 
 
@@ -130,27 +130,25 @@ class GradientNormCollector:
         self._model = model
         self._rules = selection(include, exclude, parts)
         self._rotate = _positive("rotate", rotate)
-        self._sink = sink
         self._gradient_of = gradient_of
-        self._group_by = group_by
         self._on_fault = on_fault
         self._counted = 0
         self._attachments: list[Attachment] = []
         self._plans: dict[Attachment | None, Plan] = {}
-        self._tables: dict[tuple[object, ...], SeriesTable] = {}
         self._note: tuple[Clip, dict[Attachment, int]] | None = None
         self._by_clip: GradientNorms | None = None
         self._in_backward: InBackward | None = None
         self._tamper: dict[Attachment | None, TamperWatch] = {}
         self._parameter_norms = bool(parameter_norms)
         self._zero_fraction = bool(zero_fraction)
-        self._histogram_sink = histogram_sink
-        self._histogram_bins = _positive("histogram_bins", histogram_bins)
         self._probe: ActivationProbe | None = None
         if activations != ():
             self._probe = ActivationProbe(module_chooser(activations, "activations"), self.norm_type, self.fault)
         self._updating: dict[Attachment, _Update] = {}
         self._pool = PinnedPool()
+        bins = _positive("histogram_bins", histogram_bins)
+        self._slots = SlotMeter(self.norm_type, self._rotate, gradient_of, bins, self._pool, self.fault)
+        self._outlet = Outlet(sink, histogram_sink, group_by, self.norm_type, self._rotate > 1, self.fault)
         self._groups: Groups = {}
         self._refuse_fsdp1()
         if not _distributed():
@@ -377,7 +375,7 @@ class GradientNormCollector:
         """Record what was measured during one backward pass, slot by slot."""
         try:
             plan = self._plans[None]
-            measurement = self._on_its_way(plan, joined(measured), self.norm_type)
+            measurement = self._slots.on_its_way(plan, joined(measured), self.norm_type)
             self._hand_on(Held(step, time.time_ns(), plan.table, measurement), None, False)
         except Exception as error:
             self.fault(error)
@@ -412,18 +410,18 @@ class GradientNormCollector:
         flat = flat_parameters(self._model)
         plan = self._plan_for(attachment, flat)
         turn = int(step // self.every_n_steps) % self._rotate
-        local, fault = self._measured_here(plan, flat, turn)
+        local, fault = self._slots.measure(plan, flat, turn)
         if local is None and fault is None:
             del self._plans[attachment]
             plan = self._plan_for(attachment, flat)
-            local, fault = self._measured_here(plan, flat, turn)
+            local, fault = self._slots.measure(plan, flat, turn)
         if fault is not None:
             if plan.sharding is None:
                 raise fault
             self.fault(fault)  # this process must take part in the collective all the same
         clip = self._take_note(attachment)
         changed, differs = self._tampered(attachment)
-        measurement = self._on_its_way(
+        measurement = self._slots.on_its_way(
             plan,
             local,
             self.norm_type,
@@ -436,92 +434,21 @@ class GradientNormCollector:
         self._measure_more(held, plan, flat, turn, scale)
         return held
 
-    def _on_its_way(
-        self,
-        plan: Plan,
-        local: Measured | None,
-        norm_type: float,
-        *,
-        scales: tuple[HostCopy, ...] = (),
-        clip: Clip | None = None,
-        post_clip: bool = False,
-        differs: tuple[HostCopy, ...] = (),
-    ) -> Measurement:
-        """Add up over processes what each has measured (None: this one could not), and start it to the host."""
-        powers = [] if plan.sharding is None else reduce_norms(plan.sharding, local, norm_type, self._pool)
-        measured = local or Measured(np.zeros(len(plan.slots)), np.zeros(len(plan.slots), dtype=np.bool_))
-        return Measurement(
-            values=measured.values,
-            present=measured.present,
-            norm_type=norm_type,
-            waiting=tuple((at, copy_to_host([vector], self._pool)) for at, vector in measured.waiting),
-            powers=tuple((at, copy_to_host([vector], self._pool)) for at, vector in powers),
-            scales=scales,
-            clip=clip,
-            post_clip=post_clip,
-            differs=differs,
-            partial=self._rotate > 1,
-        )
-
     def _measure_more(
         self, held: Held, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int, scale: Tensor | None
     ) -> None:
         """What is measured beside gradient norms, if anything."""
         if self._parameter_norms:
-            held.more.append((self._beside(plan.table, "parameters"), self._parameters(plan, flat, turn)))
-        if not self._zero_fraction and self._histogram_sink is None:
+            held.more.append((self._outlet.beside(plan.table, "parameters"), self._slots.parameters(plan, flat, turn)))
+        if not self._zero_fraction and not self._outlet.takes_histograms:
             return
-        gradients = self._gradients(plan, flat, turn)
+        gradients = self._slots.gradients(plan, flat, turn)
         if self._zero_fraction:
-            nonzero = self._of_slots(plan, gradients, "zero_fraction", 0.0)
+            nonzero = self._slots.of_slots(plan, gradients, "zero_fraction", 0.0)
             numel = np.array(plan.table.numel, dtype=np.float64)
-            held.more.append((self._beside(plan.table, "zero_fraction"), ZeroFraction(nonzero, numel)))
-        if self._histogram_sink is not None:
-            held.histograms += self._histograms(held, plan, gradients, scale)
-
-    def _histograms(
-        self, held: Held, plan: Plan, gradients: Sequence[Tensor | None], scale: Tensor | None
-    ) -> list[GradientHistogram]:
-        """The histogram of each slot's gradient; of those that this process has no part of there is none."""
-        whole: dict[int, Tensor] = {}
-        if plan.sharding is not None:
-            sharding = plan.sharding
-            local: list[Tensor | None] | None = None
-            try:
-                gradients = local = [local_gradient(sharding, at, gradient) for at, gradient in enumerate(gradients)]
-            except Exception as error:
-                self.fault(error)  # this process must take part in the collectives all the same
-            whole = reduce_histograms(sharding, local, self._histogram_bins)
-        copied = None if scale is None else copy_to_host([scale], self._pool)
-        found = []
-        for slot, (name, gradient) in enumerate(zip(plan.table.names, gradients, strict=True)):
-            if gradient is not None and gradient.layout == torch.strided:
-                numbers = whole[slot] if slot in whole else count_on_device(gradient, self._histogram_bins)
-                counted = copy_to_host([numbers], self._pool)
-                found.append(GradientHistogram(f"gradient_histograms/{name}", held.step, held.time_ns, counted, copied))
-        return found
-
-    def _parameters(self, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int) -> Measurement:
-        """The norms of the chosen parameters as they are now."""
-        tensors: list[Tensor | None] = [None] * len(plan.slots)
-        for slot in plan.turns[turn]:
-            if (p := flat[plan.slots[slot]]) is not None:
-                tensors[slot] = p.detach()
-        return self._of_slots(plan, tensors, "parameters", self.norm_type)
-
-    def _of_slots(self, plan: Plan, tensors: Sequence[Tensor | None], what: str, norm_type: float) -> Measurement:
-        """Measure something else of each slot. A process that fails takes part in the collective all the same."""
-        local: Measured | None = None
-        try:
-            if plan.sharding is not None:
-                sharding = plan.sharding
-                tensors = [local_gradient(sharding, at, tensor) for at, tensor in enumerate(tensors)]
-            local = plan.others.setdefault(what, Meter(norm_type)).measure(tensors)
-        except Exception as error:
-            if plan.sharding is None:
-                raise
-            self.fault(error)
-        return self._on_its_way(plan, local, norm_type)
+            held.more.append((self._outlet.beside(plan.table, "zero_fraction"), ZeroFraction(nonzero, numel)))
+        if self._outlet.takes_histograms:
+            held.histograms += self._slots.histograms(held, plan, gradients, scale)
 
     # Updates ------------------------------------------------------------------------------------------------------
 
@@ -533,7 +460,7 @@ class GradientNormCollector:
                 plan = self._plan_for(attachment, flat)
                 turn = int(step // self.every_n_steps) % self._rotate
                 copies = self._copies(attachment, plan, flat, turn)
-                self._updating[attachment] = _Update(step, turn, copies, self._parameters(plan, flat, turn))
+                self._updating[attachment] = _Update(step, turn, copies, self._slots.parameters(plan, flat, turn))
         except Exception as error:
             self.fault(error)
 
@@ -562,11 +489,11 @@ class GradientNormCollector:
             with torch.no_grad():
                 flat = flat_parameters(self._model)
                 plan = self._plan_for(attachment, flat)
-                over = self._on_its_way(plan, self._updates_here(attachment, plan, flat, update), self.norm_type)
+                over = self._slots.on_its_way(plan, self._updates_here(attachment, plan, flat, update), self.norm_type)
                 if found_inf is not None:
                     over = over.but(found_inf=copy_to_host([found_inf], self._pool))
-                table = self._beside(plan.table, "update_ratio")
-                self._give(GradientNorms(update.step, time.time_ns(), table, Ratio(over, update.parameters)))
+                table = self._outlet.beside(plan.table, "update_ratio")
+                self._outlet.give(GradientNorms(update.step, time.time_ns(), table, Ratio(over, update.parameters)))
         except Exception as error:
             self.fault(error)
 
@@ -581,7 +508,7 @@ class GradientNormCollector:
             parts: list[Measured | None] = [None] * len(plan.slots)
             for slot in plan.turns[update.turn]:
                 p = flat[plan.slots[slot]]
-                gradient = None if p is None or id(p) not in owners else (self._gradient_of or _gradient)(p)
+                gradient = None if p is None or id(p) not in owners else self._slots.gradient_of(p)
                 if p is not None and gradient is not None:
                     added = update_of(p, gradient, *owners[id(p)], update.copies.get(slot))
                     parts[slot] = Meter(self.norm_type).measure([added])
@@ -612,42 +539,8 @@ class GradientNormCollector:
         scale = next((s for a in self._attachments if (s := a.loss_scale()) is not None), None)
         gradients.scaled_by(None if scale is None else copy_to_host([scale], self._pool))
         for kind, pending in (("activations", outputs), ("activation_gradients", gradients)):
-            table = self._table_of(kind, "", names, (0,) * len(names), ())
-            self._give(GradientNorms(held.step, held.time_ns, table, pending))
-
-    def _measured_here(
-        self, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int
-    ) -> tuple[Measured | None, Exception | None]:
-        """What this process measures by itself, or why it cannot; neither if the plan has to be made again."""
-        try:
-            gradients = self._gradients(plan, flat, turn)
-            if plan.sharding is not None:
-                if plan.froze(flat):
-                    return None, None
-                sharding = plan.sharding
-                gradients = [local_gradient(sharding, at, gradient) for at, gradient in enumerate(gradients)]
-            measured = plan.meters[turn].measure(gradients)
-            if plan.sharding is None and not measured.present.all() and plan.froze(flat):
-                return None, None
-            return measured, None
-        except Exception as error:
-            return None, error
-
-    def _gradients(self, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int) -> list[Tensor | None]:
-        """The gradient of each slot of `plan`; None where there is none, or where it is not the slot's turn."""
-        parameters: list[nn.Parameter]
-        parameters = flat if plan.everything else [flat[i] for i in plan.slots]  # type: ignore[misc, assignment]
-        found: list[Tensor | None]
-        if self._rotate > 1:
-            found = [None] * len(parameters)
-            for slot in plan.turns[turn]:
-                found[slot] = (
-                    parameters[slot].grad if self._gradient_of is None else self._gradient_of(parameters[slot])
-                )
-            return found
-        if self._gradient_of is not None:
-            return list(map(self._gradient_of, parameters))
-        return list(map(_gradient, parameters))
+            table = self._outlet.table_of(kind, "", names, (0,) * len(names), ())
+            self._outlet.give(GradientNorms(held.step, held.time_ns, table, pending))
 
     def _plan_for(self, attachment: Attachment | None, flat: Sequence[nn.Parameter | None]) -> Plan:
         members = -1 if attachment is None else attachment.members()
@@ -663,7 +556,7 @@ class GradientNormCollector:
                 members,
                 [Meter(self.norm_type) for _ in range(self._rotate)],
                 self._groups,
-                lambda chosen, blocks: self._table(scope, chosen, blocks),
+                lambda chosen, blocks: self._outlet.table(scope, chosen, blocks),
             )
         return plan
 
@@ -672,36 +565,6 @@ class GradientNormCollector:
         if attachment is None or len(self._attachments) == 1:
             return (attachment.name or "") if attachment is not None else ""
         return attachment.name or f"optimizer_{self._attachments.index(attachment)}"
-
-    def _table(self, scope: str, chosen: Sequence[Choice], blocks: tuple[str, ...]) -> SeriesTable:
-        """The one table object for these slots."""
-        names = tuple(choice.parameter.name for choice in chosen)
-        numel = tuple(full_numel(choice.parameter.parameter) for choice in chosen)
-        return self._table_of("gradients", scope, names, numel, blocks)
-
-    def _beside(self, table: SeriesTable, kind: str) -> SeriesTable:
-        """The table of the same slots for another kind of values."""
-        return self._table_of(kind, table.scope, table.names, table.numel, table.block_prefixes)
-
-    def _table_of(
-        self, kind: str, scope: str, names: tuple[str, ...], numel: tuple[int, ...], blocks: tuple[str, ...]
-    ) -> SeriesTable:
-        key = (kind, scope, names, numel, blocks)
-        if key not in self._tables:
-            group_by = self._group_by
-            self._tables[key] = SeriesTable(
-                time_ns=time.time_ns(),
-                table=-1,
-                kind=kind,
-                names=names,
-                numel=numel,
-                norm_type=self.norm_type,
-                groups={} if group_by is None else {"custom": tuple(str(group_by(name)) for name in names)},
-                block_prefixes=blocks,
-                scope=scope,
-                partial=self._rotate > 1 and kind not in ("activations", "activation_gradients"),
-            )
-        return self._tables[key]
 
     def _hand_on(self, held: Held, found_inf: Tensor | None, skipped: bool) -> GradientNorms | None:
         measurement, held.measurement = held.measurement, None
@@ -712,27 +575,13 @@ class GradientNormCollector:
         if skipped:
             measurement = measurement.but(skipped=True)
         norms = GradientNorms(held.step, held.time_ns, held.table, measurement)
-        self._give(norms)
+        self._outlet.give(norms)
         for table, pending in held.more:
-            self._give(GradientNorms(held.step, held.time_ns, table, pending))
+            self._outlet.give(GradientNorms(held.step, held.time_ns, table, pending))
         for histogram in held.histograms:
-            self._give_histogram(histogram)
+            self._outlet.give_histogram(histogram)
         self._give_activations(held)
         return norms
-
-    def _give(self, norms: GradientNorms) -> None:
-        if self._sink is not None:
-            try:
-                self._sink(norms)
-            except Exception as error:
-                self.fault(error)
-
-    def _give_histogram(self, histogram: GradientHistogram) -> None:
-        if self._histogram_sink is not None:
-            try:
-                self._histogram_sink(histogram)
-            except Exception as error:
-                self.fault(error)
 
     # The script's own clipping ------------------------------------------------------------------------------------
 
