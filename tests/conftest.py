@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # The workers share the cores already; threads of torch and BLAS beside them, and those of the processes that tests
     # start, only wait for one another.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts background jobs so, and the scripts that tests interrupt would inherit it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
