@@ -241,7 +241,7 @@ class RunWriter:
                 self._broken = f"W&B's service has not written its log for {LOG_TIMEOUT:.0f} s"
                 raise RetryLater(self._broken)
             time.sleep(pause)
-            pause = min(2 * pause, 0.05)
+            pause = min(1.25 * pause, 0.05)
 
     def _wait_for_end(self) -> None:
         # `finish` returns before the service has closed its log.
