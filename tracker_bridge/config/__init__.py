@@ -13,7 +13,7 @@ from tracker_bridge.config._load import (
     secret_environ,
 )
 from tracker_bridge.config._secrets import HIDDEN, hide_secrets, is_secret_key, redact, scrub, scrub_data, secret_values
-from tracker_bridge.config._text import describe_type
+from tracker_bridge.config._text import describe_type, unknown
 from tracker_bridge.config._types import (
     BackendConfig,
     Config,
@@ -50,4 +50,5 @@ __all__ = [
     "scrub_data",
     "secret_environ",
     "secret_values",
+    "unknown",
 ]

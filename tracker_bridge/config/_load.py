@@ -12,7 +12,6 @@ the working directory, else `[tool.tracker_bridge]` of its pyproject.toml, else 
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -304,9 +303,7 @@ def _queue(queue: QueueConfig, origin: str) -> QueueConfig:
 def _health(health: HealthConfig, origin: str) -> HealthConfig:
     for rule in health.disabled:
         if rule not in RULES:
-            near = difflib.get_close_matches(rule, RULES, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            problem = f"no rule is called {rule!r}; {hint}Rules: {', '.join(RULES)}"
+            problem = unknown(f"no rule is called {rule!r}", rule, RULES, "Rules")
             raise ConfigError(problem, origin=origin, key="health.disabled")
     return health
 

@@ -139,6 +139,26 @@ class JournalWriter:
         None if that is unknown; it is asked only when the disk limit is reached with `drop_newest`. Raises
         `JournalError` if there is a journal already, `WriterBusyError`, `OSError`, `ValueError`.
         """
+        return cls._begin_new(folder, run_id, max_disk, when_full, delivered, Preparer)
+
+    @classmethod
+    def create_patient(cls, folder: str | os.PathLike[str], run_id: str) -> JournalWriter:
+        """Begin a journal without a limit whose appends may wait for the disk, in the caller's thread: for an import.
+
+        Raises as `create`.
+        """
+        return cls._begin_new(folder, run_id, _UNLIMITED, "drop_newest", None, PatientPreparer)
+
+    @classmethod
+    def _begin_new(
+        cls,
+        folder: str | os.PathLike[str],
+        run_id: str,
+        max_disk: int,
+        when_full: WhenFull,
+        delivered: Callable[[], int | None] | None,
+        prepares: Callable[[SegmentStore], Prepares],
+    ) -> JournalWriter:
         folder = _prepare(folder, max_disk, when_full)
         fd = lock_journal(folder)
         if segment_numbers(folder):
@@ -154,30 +174,7 @@ class JournalWriter:
             max_disk=max_disk,
             when_full=when_full,
             delivered=delivered,
-        )
-
-    @classmethod
-    def create_patient(cls, folder: str | os.PathLike[str], run_id: str) -> JournalWriter:
-        """Begin a journal without a limit whose appends may wait for the disk, in the caller's thread: for an import.
-
-        Raises as `create`.
-        """
-        folder = _prepare(folder, _UNLIMITED, "drop_newest")
-        fd = lock_journal(folder)
-        if segment_numbers(folder):
-            os.close(fd)
-            raise JournalError(f"{folder} already holds a journal; an import begins a new one")
-        return cls(
-            folder,
-            run_id,
-            fd,
-            sequence=0,
-            number=0,
-            definitions=Definitions(),
-            max_disk=_UNLIMITED,
-            when_full="drop_newest",
-            delivered=None,
-            prepares=PatientPreparer,
+            prepares=prepares,
         )
 
     @classmethod

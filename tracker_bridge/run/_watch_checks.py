@@ -9,9 +9,9 @@ import inspect
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
+from tracker_bridge.config import unknown
 from tracker_bridge.run._ranks import current_rank
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ def check_options(options: Mapping[str, Any], collector: type[Any]) -> None:
     valid = sorted({*inspect.signature(collector.__init__).parameters, *_OWN} - set(_NOT_FOR_SCRIPTS))
     for name in options:
         if name not in valid:
-            near = get_close_matches(name, valid, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else "."
-            raise TypeError(f"watch: unknown option {name!r}{hint} Options: {', '.join(valid)}")
+            raise TypeError(unknown(f"watch: unknown option {name!r}", name, valid, "Options"))
     for name in _SWITCHES:
         if not isinstance(options.get(name, False), bool):
             raise _wrong(name, "True or False", options[name])
