@@ -57,10 +57,9 @@ def read_at(fd: int, size: int, offset: int) -> bytes:
 
 def write_at(fd: int, data: bytes, offset: int) -> None:
     """All of `data` at `offset`. Raises `OSError`, and then part of it may be written."""
-    with memoryview(data) as view:
-        done = 0
-        while done < len(data):
-            done += _pwrite(fd, view[done:], offset + done)
+    done = _pwrite(fd, data, offset)
+    while done < len(data):
+        done += _pwrite(fd, data[done:], offset + done)
 
 
 def _head(path: Path) -> bytes:
@@ -74,7 +73,7 @@ def _head(path: Path) -> bytes:
         os.close(fd)
 
 
-def _pwrite(fd: int, data: memoryview, offset: int) -> int:
+def _pwrite(fd: int, data: bytes, offset: int) -> int:
     if hasattr(os, "pwrite"):
         return os.pwrite(fd, data, offset)
     os.lseek(fd, offset, os.SEEK_SET)  # Windows

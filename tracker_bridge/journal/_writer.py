@@ -25,7 +25,7 @@ from tracker_bridge.journal._format import HEADER_SIZE, SEAL_SIZE, SegmentHeader
 from tracker_bridge.journal._lock import lock_journal
 from tracker_bridge.journal._preparer import PatientPreparer, Preparer, Prepares, SlowDiskError
 from tracker_bridge.journal._recovery import survey
-from tracker_bridge.journal._segment import MappedSegment, Segment, seal_file
+from tracker_bridge.journal._segment import MappedSegment, PlainSegment, Segment, seal_file
 from tracker_bridge.journal._store import BLOCK, DISK_FULL, NoRoomError, SegmentStore, WhenFull, sync_path
 from tracker_bridge.records import AnyRecord, Dropped, decode, encode
 
@@ -93,6 +93,7 @@ class JournalWriter:
         self._next_size = min(SMALLEST_SEGMENT, self._largest_segment)
         self._largest_frame = min(LARGEST_RECORD, max_disk // _SEGMENTS_WITHIN_LIMIT)
         self._segment: Segment | None = None
+        self._plain: PlainSegment | None = None  # the current segment, where files cannot be mapped
         self._view, self._words = _NO_VIEWS
         self._left: _Left | None = None
         self._used = 0
@@ -242,6 +243,8 @@ class JournalWriter:
                 end = start + ((length + 23) & -8)
                 if end > self._limit or payload[1] in DEFINING_TAGS:
                     return self._append_slowly(payload, crc)
+                if self._plain is not None:
+                    return self._append_plain(self._plain, payload, crc)
                 sequence = self._sequence
                 try:
                     self._used = end
@@ -325,6 +328,22 @@ class JournalWriter:
             else:
                 self.append_encoded(payload)
 
+    def _append_plain(self, segment: PlainSegment, payload: bytes, crc: int) -> int | None:
+        """The fast path of a file that is not mapped: one write. The slow path writes the same place after a fault."""
+        start, sequence = self._used, self._sequence
+        try:
+            segment.put(start, payload, crc, sequence)
+        except OSError:
+            return self._append_slowly(payload, crc)
+        except BaseException:
+            segment.put(start, payload, crc, sequence)  # see `append_encoded`
+            self._used = start + frame_size(len(payload))
+            self._sequence = sequence + 1
+            raise
+        self._used = start + frame_size(len(payload))
+        self._sequence = sequence + 1
+        return sequence
+
     def _append_slowly(self, payload: bytes, crc: int) -> int | None:
         if self._ended:
             self._count(self._ended)
@@ -377,8 +396,8 @@ class JournalWriter:
         early = self._capacity // _ORDER_AFTER
         if end > early:
             self._preparer.order(self._number + 1, self._next_size, BLOCK, self._number)
-        if isinstance(segment, MappedSegment):
-            self._limit = min(segment.populate(end), self._capacity if end > early else early)
+        resident = segment.populate(end) if isinstance(segment, MappedSegment) else self._capacity
+        self._limit = min(resident, self._capacity if end > early else early)
         try:
             segment.put(start, payload, crc, sequence)
         except OSError:
@@ -431,11 +450,13 @@ class JournalWriter:
         keep = self._number + 1 if self._segment is None else self._number
         segment = self._preparer.take(self._number + 1, max(self._next_size, least), least, keep)
         views = (segment.view, segment.words) if isinstance(segment, MappedSegment) else _NO_VIEWS
+        plain = segment if isinstance(segment, PlainSegment) else None
         left = _Left(self._segment, self._used)
         # No call between these lines, so that a signal handler finds all or nothing changed.
         self._limit = 0
         self._left = left
         self._segment = segment
+        self._plain = plain
         self._view, self._words = views
         self._number = segment.number
         self._used = HEADER_SIZE
