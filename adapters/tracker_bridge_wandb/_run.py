@@ -291,17 +291,17 @@ class RunWriter:
     def _accept(self, item: Item, mark: Mark) -> None:
         if isinstance(item, Row):
             step = on_axis(item.step)
-            *earlier, last = parts(cells(item.names, item.values), MAX_ROW)
-            for part in earlier:
+            *earlier, (last, size) = parts(cells(item.names, item.values), MAX_ROW)
+            for part, bytes_of_part in earlier:
                 # Only the last part completes the row.
-                self._add(step, item.time_ns, part, self._accepted)
-            self._add(step, item.time_ns, last, mark)
+                self._add(step, item.time_ns, part, bytes_of_part, self._accepted)
+            self._add(step, item.time_ns, last, size, mark)
         elif isinstance(item, HistogramItem):
-            self._add(on_axis(item.step), item.time_ns, {item.name: histogram_cell(item.edges, item.counts)}, mark)
+            self._add_one(item, histogram_cell(item.edges, item.counts), mark)
         elif isinstance(item, TextItem):
-            self._add(on_axis(item.step), item.time_ns, {item.name: self._page(item)}, mark)
+            self._add_one(item, self._page(item), mark)
         elif isinstance(item, ArtifactItem) and item.media_type.startswith("image/"):
-            self._add(on_axis(item.step), item.time_ns, {item.name: self._image(item)}, mark)
+            self._add_one(item, self._image(item), mark)
         elif isinstance(item, ArtifactItem):
             self._save_file(item.path, file_name(item.name, item.step))
         elif isinstance(item, ParamsItem):
@@ -314,9 +314,12 @@ class RunWriter:
             self._file.save(self._ledger)
         self._accepted = max(self._accepted, mark)
 
-    def _add(self, step: float | None, time_ns: int, new: dict[str, str], mark: Mark) -> None:
+    def _add_one(self, item: HistogramItem | TextItem | ArtifactItem, cell: str, mark: Mark) -> None:
+        column = {item.name: cell}
+        self._add(on_axis(item.step), item.time_ns, column, json_size(column), mark)
+
+    def _add(self, step: float | None, time_ns: int, new: dict[str, str], size: int, mark: Mark) -> None:
         """Into the open row if it is of this step and has none of these columns; else into the next one."""
-        size = json_size(new)
         draft = self._draft
         if draft is not None:
             joins = step is None or draft.step in (step, None)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -41,7 +42,10 @@ def on_axis(step: float | None) -> float | None:
 
 def cells(names: tuple[str, ...], values: npt.NDArray[np.float64]) -> dict[str, str]:
     """Column -> JSON; NaN and the infinities as W&B spells them."""
-    return dict(zip(names, json.dumps(values.tolist())[1:-1].split(", "), strict=True))
+    numbers = values.tolist()
+    # msgspec writes finite numbers eight times as fast, and makes null of the others.
+    texts = json.dumps(numbers)[1:-1].split(", ") if not np.isfinite(values).all() else _finite(numbers)
+    return dict(zip(names, texts, strict=True))
 
 
 def json_size(columns: Mapping[str, str]) -> int:
@@ -49,20 +53,22 @@ def json_size(columns: Mapping[str, str]) -> int:
     return sum(map(len, columns)) + sum(map(len, columns.values())) + 8 * len(columns)
 
 
-def parts(columns: dict[str, str], limit: int) -> list[dict[str, str]]:
-    """The columns in parts of at most `limit` bytes, at least one column each."""
-    if json_size(columns) <= limit:
-        return [columns]
-    found: list[dict[str, str]] = []
-    size = limit
+def parts(columns: dict[str, str], limit: int) -> list[tuple[dict[str, str], int]]:
+    """The columns in parts of at most `limit` bytes, at least one column each, with the bytes of each."""
+    whole = json_size(columns)
+    if whole <= limit:
+        return [(columns, whole)]
+    found: list[tuple[dict[str, str], int]] = []
+    part: dict[str, str] = {}
+    size = 0
     for name, value in columns.items():
         one = json_size({name: value})
-        if size + one > limit:
-            found.append({})
-            size = 0
-        found[-1][name] = value
+        if part and size + one > limit:
+            found.append((part, size))
+            part, size = {}, 0
+        part[name] = value
         size += one
-    return found
+    return [*found, (part, size)]
 
 
 def histogram_cell(edges: npt.NDArray[np.float64], counts: npt.NDArray[np.float64]) -> str:
@@ -109,6 +115,10 @@ def media_name(name: str, step: float | None, digest: str, ending: str) -> str:
     """Where W&B keeps the images of a column: `media/images/<name>_<step>_<hash>.<ending>`."""
     clean = re.sub(r"[^\w./-]", "_", NameMap(NameRule(path=True, max_length=150, unit="bytes"))(name))
     return f"media/images/{clean}_{0 if step is None else step}_{digest[:20]}{ending}"
+
+
+def _finite(numbers: list[float]) -> list[str]:
+    return msgspec.json.encode(numbers)[1:-1].decode().split(",")
 
 
 def _config_key(key: Any) -> str:

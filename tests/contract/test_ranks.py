@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import scripts
+from tests import readback_neptune, readback_wandb, scripts
 from tests.contract import everywhere
 from tests.servers import mlflow_sqlite, mlflow_template
 
@@ -15,6 +15,7 @@ __all__ = ["mlflow_sqlite", "mlflow_template"]
 
 pytest.importorskip("wandb")
 pytest.importorskip("neptune_scale")
+MlflowClient = pytest.importorskip("mlflow").MlflowClient
 
 RANK = """
 import os
@@ -44,6 +45,28 @@ def test_each_rank_has_a_run_of_its_own(tmp_path: Path, mlflow_sqlite: str) -> N
             assert run.runs == 1, kind
         manifest = json.loads((tmp_path / "tracker_bridge_runs" / f"job-rank{rank}" / "run.json").read_text())
         assert manifest["name"] == f"a job-rank{rank}"
+
+
+def test_the_runs_of_one_experiment_stand_together(tmp_path: Path, mlflow_sqlite: str) -> None:
+    """Runs of one `experiment` are a group in W&B, an experiment in MLflow and Neptune, a folder in TensorBoard."""
+    everywhere.configure(tmp_path, mlflow_sqlite)
+    places: dict[str, set[str]] = {"wandb": set(), "mlflow": set(), "neptune": set(), "tensorboard": set()}
+    for experiment, rank in (("sweep", 0), ("sweep", 1), ("another", 0)):
+        script = RANK.replace('run_id="job"', f'run_id="{experiment}", experiment="{experiment}"')
+        everywhere.run(tmp_path, script, RANK=str(rank), WORLD_SIZE="2", TRACKER_BRIDGE_RANKS="all")
+        run_id = f"{experiment}-rank{rank}"
+        ids = everywhere.identities(tmp_path, run_id)
+        found = MlflowClient(mlflow_sqlite).get_run(ids["mlflow"]["run_id"])
+        stored = {
+            "wandb": readback_wandb.read_run(tmp_path, run_id).last("groupName"),
+            "mlflow": MlflowClient(mlflow_sqlite).get_experiment(found.info.experiment_id).name,
+            "neptune": readback_neptune.read_run(tmp_path / "neptune", ids["neptune"]["run_id"]).experiment,
+            "tensorboard": Path(ids["tensorboard"]["log_dir"]).parent.name,
+        }
+        for kind, name in stored.items():
+            assert experiment in name, (kind, name)
+            places[kind].add(name)
+    assert {kind: len(names) for kind, names in places.items()} == dict.fromkeys(places, 2)
 
 
 def test_the_first_rank_writes_by_default(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import subprocess
@@ -18,6 +19,7 @@ import psutil
 import pytest
 from tracker_bridge_wandb import WandbAdapter, WandbOptions
 from tracker_bridge_wandb._log import LogTail
+from tracker_bridge_wandb._values import cells
 
 from tests import readback_wandb as readback
 from tests.contract import kills
@@ -135,6 +137,46 @@ def test_fractional_steps_are_exact_on_the_axis(tmp_path: Path) -> None:
     # The importer reads the axis as W&B's server does: float64.
     assert points_of(records)["a"] == [(float(step), value) for step, value in rows]
     assert [(text.name, text.step) for text in of_type(records, Text)] == [("note", 3.5)]
+
+
+@pytest.mark.parametrize("others", [[], [math.nan, math.inf, -math.inf]])
+def test_numbers_are_exact_in_a_cell(others: list[float]) -> None:
+    """Every float64 comes back bit for bit, beside values that are not finite or not."""
+    values = np.array([0.1, -0.0, 5e-324, 1.7976931348623157e308, 1e16, 2.0**53 + 2, 1 / 3, 1e-7, *others])
+    names = tuple(map(str, range(len(values))))
+    read = np.array([json.loads(text) for text in cells(names, values).values()], dtype=np.float64)
+    assert read.tobytes() == values.tobytes()
+
+
+def test_only_the_service_sees_the_setting_of_its_garbage_collector(tmp_path: Path) -> None:
+    """The process that delivers (it may be the training itself) keeps its environment; the user's own value wins."""
+    script = textwrap.dedent(
+        """
+        import os, sys
+        from pathlib import Path
+        import psutil, wandb
+        from tracker_bridge.adapter import RunInfo
+        from tracker_bridge_wandb import WandbAdapter, WandbOptions
+        before = dict(os.environ)
+        adapter = WandbAdapter(WandbOptions(mode="offline", dir="."))
+        Path("private").mkdir()
+        adapter.open(RunInfo("r", "wandb", "p", None, None, Path.cwd(), Path("private").absolute(), started_ns=1))
+        own = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+        assert own.items() <= before.items(), own.items() - before.items()
+        (core,) = [p for p in psutil.Process().children(recursive=True) if "wandb-core" in p.name()]
+        print(core.environ()["GOGC"])
+        adapter.close("finished")
+        wandb.teardown()
+        """
+    )
+    for given, expected in (({}, "400"), ({"GOGC": "50"}, "50")):
+        folder = tmp_path / expected
+        folder.mkdir()
+        environment = {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"} | given
+        done = subprocess.run(
+            [sys.executable, "-c", script], cwd=folder, env=environment, capture_output=True, text=True, timeout=90
+        )
+        assert (done.returncode, done.stdout.strip()) == (0, expected), done.stderr
 
 
 def test_a_row_that_would_be_too_long_is_divided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
