@@ -18,11 +18,18 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 
 from tests.importers.helpers import points_of, same
 from tests.importers.test_tensorboard import NAME, VERSION, framed, scalar, write_events
-from tracker_bridge.importers import Outcome, discover, import_tree
+from tests.waiting import until
+from tracker_bridge.importers import Outcome, _tree, discover, import_tree
 from tracker_bridge.reader import read
 from tracker_bridge.rundir import RunPaths, load_manifest
 
 KIND = "tensorboard"
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other processes join from the start, as they do after a second."""
+    monkeypatch.setattr(_tree, "NEXT_WORKER", 0.0)
 
 
 def make_tree(root: Path, runs: int, steps: int = 5) -> Path:
@@ -54,6 +61,72 @@ def test_a_small_run_costs_few_files_and_no_thread(tmp_path: Path) -> None:
     assert list(queue.glob(".*")) == []
 
 
+def test_a_run_is_on_the_disk_before_it_counts_as_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut right after the rename finds every file whole; else an empty journal were "imported already"."""
+    (tmp_path / "picture.png").write_bytes(b"pixels")
+    lines = ['{"step": 1, "loss": 2.0}', '{"time_ns": 1, "step": null, "artifact": {"a": "picture.png"}}']
+    (tmp_path / "run.jsonl").write_text("\n".join(lines))
+    synced: set[int] = set()
+    fsync, rename = os.fsync, os.rename
+    seen: list[set[str]] = []
+
+    def note(fd: int) -> None:
+        synced.add(os.fstat(fd).st_ino)
+        fsync(fd)
+
+    def check(source: Path, target: Path) -> None:
+        files = [path for path in Path(source).rglob("*") if path.is_file() and path.stat().st_size]
+        seen.append({path.name for path in files if path.stat().st_ino in synced})
+        assert {path.stat().st_ino for path in files} <= synced
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "rename", check)
+    assert import_tree("jsonl", tmp_path / "run.jsonl", tmp_path / "queue", workers=1).imported
+    assert seen == [{"run.json", "00000001.seg", "a.png"}]
+
+
+def test_two_imports_of_one_tree_at_once_make_each_run_once(tmp_path: Path) -> None:
+    """Whoever is later with a run says that it is imported; none fails, and nothing is left behind."""
+    tree, queue = make_tree(tmp_path / "tree", 30), tmp_path / "queue"
+    code = (
+        "import sys; from tracker_bridge.importers import import_tree; r = import_tree(*sys.argv[1:], workers=1);"
+        " print(len(r.imported), len(r.skipped), len(r.failed))"
+    )
+    command = [sys.executable, "-c", code, KIND, str(tree), str(queue)]
+    started = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    counts = [list(map(int, process.communicate(timeout=60)[0].split())) for process in started]
+    assert [sum(column) for column in zip(*counts, strict=True)] == [30, 60, 0]
+    assert sorted(p.name for p in queue.iterdir()) == sorted(run.run_id for run in discover(KIND, tree))
+
+
+def test_what_a_killed_import_left_is_removed_and_a_living_one_is_left_alone(tmp_path: Path) -> None:
+    """The place of a dead process goes with the next import; that of one which still runs stays."""
+    tree, queue = make_tree(tmp_path / "tree", 2), tmp_path / "queue"
+    code = (
+        "import sys; from pathlib import Path; from tracker_bridge.importers._staging import Staging;"
+        " s = Staging(Path(sys.argv[1])); s.open(); print(s.place('half')); sys.stdout.flush(); sys.stdin.read()"
+    )
+    places = []
+    started = []
+    for _ in range(2):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(queue)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout is not None
+        places.append(Path(process.stdout.readline().strip()))
+    started[0].kill()
+    started[0].communicate()
+    try:
+        assert len(import_tree(KIND, tree, queue, workers=1).imported) == 2
+        assert [place.exists() for place in places] == [False, True]
+        assert len(list((queue / ".importing").iterdir())) == 2, "the place of the living one and its lock"
+    finally:
+        started[1].kill()
+        started[1].communicate()
+
+
 def test_a_long_run_goes_over_many_segments(tmp_path: Path) -> None:
     """An import that fills segment after segment keeps every point in its order."""
     source = tmp_path / "long.csv"
@@ -65,6 +138,7 @@ def test_a_long_run_goes_over_many_segments(tmp_path: Path) -> None:
     assert values.tolist() == [step / 7 for step in range(60_000)]
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_tree_becomes_run_directories_and_twice_changes_nothing(tmp_path: Path) -> None:
     """Each run can be read back equal to what the importer read; a second import skips all and touches no byte."""
     tree, queue = make_tree(tmp_path / "tree", 12), tmp_path / "queue"
@@ -89,6 +163,7 @@ def test_a_tree_becomes_run_directories_and_twice_changes_nothing(tmp_path: Path
     assert sorted(p.name for p in queue.iterdir()) == sorted(run.run_id for run in discover(KIND, tree))
 
 
+@pytest.mark.usefixtures("at_once")
 def test_one_worker_and_many_give_the_same(tmp_path: Path) -> None:
     """The journals do not depend on how many processes wrote them."""
     tree = make_tree(tmp_path / "tree", 5)
@@ -104,6 +179,7 @@ def test_one_worker_and_many_give_the_same(tmp_path: Path) -> None:
         assert repr(one.metrics()) == repr(many.metrics())
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_bad_run_costs_itself_and_is_explained(tmp_path: Path) -> None:
     """A damaged file fails its run with file and place; the others come through, and salvaging takes what is sound."""
     tree, queue = make_tree(tmp_path / "tree", 4), tmp_path / "queue"
@@ -148,11 +224,21 @@ def test_a_killed_import_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert not [path for path in queue.iterdir() if path.name.startswith(".")]
 
 
+def test_a_few_small_runs_start_no_process(tmp_path: Path) -> None:
+    """The import begins where it is called, however many processes it may take."""
+    tree, queue = make_tree(tmp_path / "tree", 3), tmp_path / "queue"
+    seen: list[int] = []
+    report = import_tree(KIND, tree, queue, workers=4, on_progress=lambda _: seen.append(len(importers())))
+    assert len(report.imported) == 3
+    assert seen == [0, 0, 0]
+
+
 def importers() -> list[psutil.Process]:
     """Our children that import."""
     return [child for child in psutil.Process().children() if any("_worker.py" in part for part in child.cmdline())]
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_worker_that_dies_costs_its_run_only(tmp_path: Path) -> None:
     """When importing processes are killed, the runs in their hands fail with the signal; no other run is lost."""
     tree, queue = make_tree(tmp_path / "tree", 20), tmp_path / "queue"
@@ -160,7 +246,7 @@ def test_a_worker_that_dies_costs_its_run_only(tmp_path: Path) -> None:
 
     def kill_once(_: Outcome) -> None:
         if not killed:
-            for child in importers():
+            for child in until(importers, what="another process joins"):
                 killed.append(child.pid)
                 child.kill()
 
@@ -235,6 +321,7 @@ def test_a_queue_that_cannot_be_written_is_said_for_each_run(tmp_path: Path) -> 
     assert [outcome.why is not None and "is in the way" in outcome.why for outcome in report.skipped] == [True, True]
 
 
+@pytest.mark.usefixtures("at_once")
 def test_a_working_directory_with_modules_in_it_is_never_imported_from(tmp_path: Path) -> None:
     """Importing from inside a hostile folder executes nothing that lies there."""
     tree = make_tree(tmp_path / "tree", 3)

@@ -1,6 +1,6 @@
 """One foreign run into a run directory of the bridge: all of it, or nothing.
 
-The directory is made beside the others under a hidden name and renamed when it is whole, so a killed import leaves no
+The directory is made in a hidden place beside the others and renamed when it is whole, so a killed import leaves no
 half run, and doing it again starts anew. Files are copied in: a moved run does not depend on where it came from.
 """
 
@@ -17,20 +17,11 @@ import msgspec
 
 from tracker_bridge.importers._files import safe_name
 from tracker_bridge.importers._model import Damage, ForeignFormatError, ForeignRun, Reading, refuse
+from tracker_bridge.importers._staging import Staging, settle
 from tracker_bridge.journal import JournalError, JournalWriter
 from tracker_bridge.records import AnyRecord, Artifact, Metrics, Record, RunFinished, RunStarted
-from tracker_bridge.rundir import (
-    FileLock,
-    LockBusyError,
-    Manifest,
-    NotARunError,
-    RunPaths,
-    Status,
-    load_manifest,
-    write_json,
-)
+from tracker_bridge.rundir import Manifest, NotARunError, RunPaths, Status, load_manifest, write_json
 
-STAGING = ".importing"
 _FINGERPRINT = "import_fingerprint"
 _PATIENCE = 60.0
 _PAUSE = 0.05
@@ -58,38 +49,32 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def import_run(run: ForeignRun, queue_dir: Path, *, salvage: bool = False) -> Outcome:
-    """Import one run into `queue_dir`. Never raises for what is wrong with the run: the outcome says it."""
-    final = queue_dir / run.run_id
+    """Import one run into `queue_dir`. What is wrong with the run is in the outcome.
+
+    Raises `OSError` if nothing can be written to `queue_dir`.
+    """
+    with Staging(queue_dir) as staging:
+        return import_staged(run, staging, salvage=salvage)
+
+
+def import_staged(run: ForeignRun, staging: Staging, *, salvage: bool = False) -> Outcome:
+    """`import_run` for one of many runs, which are all made in one process' place."""
+    final = staging.queue / run.run_id
     known = _known(run, final)
     if known is not None:
         return _outcome(run, "skipped", dir=str(final), why=known)
-    staging = queue_dir / STAGING / final.name
-    lock = FileLock(staging.with_name(f"{final.name}.lock"))
+    staging.open()
+    place: Path | None = None
     try:
-        _acquire(lock, staging.parent)
-    except LockBusyError:
-        return _outcome(run, "skipped", why="is being imported by another process")
-    try:
-        shutil.rmtree(staging, ignore_errors=True)
-        return _write(run, staging, final, salvage=salvage)
+        place = staging.place(final.name)
+        outcome = _write(run, place, final, salvage=salvage)
     except (ForeignFormatError, OSError, ImportError, JournalError) as error:
-        return _outcome(run, "failed", why=str(error) or type(error).__name__)
+        outcome = _outcome(run, "failed", why=str(error) or type(error).__name__)
     except Exception as error:  # a bug of ours must not end the import of a thousand other runs
-        return _outcome(run, "failed", why=f"internal error, please report it: {type(error).__name__}: {error}")
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-        # Removed while it is held: whoever waits for the same file then holds a lock that guards nothing new.
-        staging.with_name(f"{final.name}.lock").unlink(missing_ok=True)
-        lock.release()
-
-
-def _acquire(lock: FileLock, folder: Path) -> None:
-    """Take the lock, whose folder is there for all runs of a tree but the first. Raises `LockBusyError`, `OSError`."""
-    try:
-        lock.acquire(timeout=0)
-    except FileNotFoundError:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
+        outcome = _outcome(run, "failed", why=f"internal error, please report it: {type(error).__name__}: {error}")
+    if place is not None and outcome.result != "imported":
+        shutil.rmtree(place, ignore_errors=True)
+    return outcome
 
 
 def _known(run: ForeignRun, final: Path) -> str | None:
@@ -108,7 +93,6 @@ def _known(run: ForeignRun, final: Path) -> str | None:
 def _write(run: ForeignRun, staging: Path, final: Path, *, salvage: bool) -> Outcome:
     paths = RunPaths(staging)
     # A run without files or backends has no folders for them: each folder costs as much as all that is written here.
-    staging.mkdir()
     damage: list[Damage] = []
     reading = Reading(on_damage=damage.append if salvage else refuse, scratch=paths.files)
     copies = _Copies(staging, paths.files)
@@ -128,7 +112,17 @@ def _write(run: ForeignRun, staging: Path, final: Path, *, salvage: bool) -> Out
             else:
                 reading.left_out["records too large for the journal"] += 1
     _describe(run, paths, started, finished, dict(reading.left_out), damage)
-    os.rename(staging, final)
+    # What stands there is taken for imported, and its source may be deleted: it must be whole after a power cut, too.
+    settle(staging)
+    try:
+        os.rename(staging, final)
+    except OSError:
+        known = _known(run, final)
+        if known is None:
+            raise
+        # Another process was faster with the same run.
+        shutil.rmtree(staging, ignore_errors=True)
+        return _outcome(run, "skipped", dir=str(final), why=known)
     return _outcome(
         run,
         "imported",

@@ -11,19 +11,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import chain, islice
 from pathlib import Path
 
 import msgspec
 
 from tracker_bridge.importers import _worker
-from tracker_bridge.importers._journal import STAGING, Outcome, import_run
+from tracker_bridge.importers._journal import Outcome, import_staged
 from tracker_bridge.importers._model import ForeignRun
 from tracker_bridge.importers._registry import discover
+from tracker_bridge.importers._staging import Staging
 
 _MOST_WORKERS = 4
-_NEXT_WORKER = 0.3
-"""Seconds of work that are left to be done before another process is worth its start, which takes as long."""
+NEXT_WORKER = 1.0
+"""Seconds of work until another process joins: its start takes half of that, and who knows how much is left."""
 
 
 class ImportReport(msgspec.Struct, frozen=True):
@@ -55,7 +55,7 @@ def import_tree(
     """Import every run of `kind` at or below `path` into run directories in `queue_dir`.
 
     A run that is there already is skipped, so doing it twice changes nothing and an interrupted import goes on where
-    it stopped. `workers`: processes, at most one for each run (default: the cores, 4 at most; 1: this process).
+    it stopped. `workers`: processes, this one included (default: the cores, 4 at most); they join while work is left.
     `salvage`: import what is sound of damaged files instead of refusing the run. `file_roots`: folders besides `path`
     from which files that a run names may be copied. `on_progress` gets each outcome, never two at once, on any thread.
 
@@ -65,18 +65,7 @@ def import_tree(
     roots = tuple(str(Path(root)) for root in file_roots)
     found = (replace(run, file_roots=(*run.file_roots, *roots)) for run in discover(kind, path))
     count = min(_MOST_WORKERS, os.cpu_count() or 1) if workers is None else max(1, workers)
-    first = list(islice(found, 2))
-    outcomes: list[tuple[int, Outcome]] = []
-    numbered = enumerate(chain(first, found))
-    if count == 1 or len(first) < 2:
-        for number, run in numbered:
-            outcome = import_run(run, queue, salvage=salvage)
-            outcomes.append((number, outcome))
-            if on_progress is not None:
-                on_progress(outcome)
-    else:
-        outcomes = _in_parallel(numbered, queue, count, salvage, on_progress)
-    _tidy(queue)
+    outcomes = _imported(enumerate(found), queue, count, salvage, on_progress)
     ordered = [outcome for _, outcome in sorted(outcomes, key=lambda pair: pair[0])]
     return ImportReport(
         imported=tuple(outcome for outcome in ordered if outcome.result == "imported"),
@@ -85,21 +74,19 @@ def import_tree(
     )
 
 
-def _in_parallel(
+def _imported(
     runs: Iterable[tuple[int, ForeignRun]],
     queue: Path,
     count: int,
     salvage: bool,
     on_progress: Callable[[Outcome], None] | None,
 ) -> list[tuple[int, Outcome]]:
+    """This process begins at once; others join it one by one while there is work, so few small runs start none."""
     outcomes: list[tuple[int, Outcome]] = []
     source, source_lock, report_lock = iter(runs), threading.Lock(), threading.Lock()
     stop = threading.Event()
 
-    def work(number_of_worker: int) -> None:
-        if stop.wait(number_of_worker * _NEXT_WORKER):
-            return
-        worker = _Worker()
+    def work(import_one: Callable[[ForeignRun], Outcome]) -> None:
         try:
             while not stop.is_set():
                 with source_lock:
@@ -108,7 +95,7 @@ def _in_parallel(
                     stop.set()  # the others end with the run that they are at
                     return
                 number, run = item
-                outcome = worker.run(run, queue, salvage)
+                outcome = import_one(run)
                 with report_lock:
                     outcomes.append((number, outcome))
                     if on_progress is not None:
@@ -116,16 +103,23 @@ def _in_parallel(
         except BaseException:
             stop.set()
             raise
-        finally:
-            worker.close()
 
-    with ThreadPoolExecutor(count, thread_name_prefix="tracker-bridge-import") as pool:
+    def join_in(number_of_worker: int) -> None:
+        if not stop.wait(number_of_worker * NEXT_WORKER):
+            with contextlib.closing(_Worker()) as worker:
+                work(lambda run: worker.run(run, queue, salvage))
+
+    with (
+        ThreadPoolExecutor(max(1, count - 1), thread_name_prefix="tracker-bridge-import") as pool,
+        Staging(queue) as staging,
+    ):
         try:
-            for future in [pool.submit(work, number) for number in range(count)]:
-                future.result()
-        except BaseException:
+            others = [pool.submit(join_in, number) for number in range(1, count)]
+            work(lambda run: import_staged(run, staging, salvage=salvage))
+            for other in others:
+                other.result()
+        finally:
             stop.set()
-            raise
     return outcomes
 
 
@@ -169,11 +163,3 @@ class _Worker:
         command = [sys.executable, str(Path(_worker.__file__))]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         return self._process
-
-
-def _tidy(queue: Path) -> None:
-    """Remove the folder for runs in the making, unless another import uses it."""
-    try:
-        (queue / STAGING).rmdir()
-    except OSError:
-        return

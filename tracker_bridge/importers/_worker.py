@@ -6,6 +6,7 @@ is taken off the path, as is the working directory, which may hold anything.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -14,12 +15,13 @@ if __name__ == "__main__":
 
 import msgspec
 
-from tracker_bridge.importers._journal import import_run
+from tracker_bridge.importers._journal import import_staged
 from tracker_bridge.importers._model import ForeignRun
+from tracker_bridge.importers._staging import Staging
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One run to import."""
+    """One run to import. `queue_dir` is the same in all requests to a process."""
 
     run: ForeignRun
     queue_dir: str
@@ -31,11 +33,15 @@ def serve() -> None:
     decoder = msgspec.json.Decoder(Request)
     answers = sys.stdout.buffer
     sys.stdout = sys.stderr  # what a library prints must not get between the answers
-    for line in sys.stdin.buffer:
-        request = decoder.decode(line)
-        outcome = import_run(request.run, Path(request.queue_dir), salvage=request.salvage)
-        answers.write(msgspec.json.encode(outcome) + b"\n")
-        answers.flush()
+    with contextlib.ExitStack() as stack:
+        staging: Staging | None = None
+        for line in sys.stdin.buffer:
+            request = decoder.decode(line)
+            if staging is None:
+                staging = stack.enter_context(Staging(Path(request.queue_dir)))
+            outcome = import_staged(request.run, staging, salvage=request.salvage)
+            answers.write(msgspec.json.encode(outcome) + b"\n")
+            answers.flush()
 
 
 if __name__ == "__main__":

@@ -30,6 +30,8 @@ from tracker_bridge.journal._store import BLOCK, DISK_FULL, NoRoomError, Segment
 from tracker_bridge.records import AnyRecord, Dropped, decode, encode
 
 SMALLEST_SEGMENT = 256 << 10
+_SMALLEST_IMPORTED = 16 << 10
+"""For thousands of small runs at once: blocks that are given back cost more than those that are written."""
 LARGEST_SEGMENT = 16 << 20
 _GROWTH = 4
 _ORDER_AFTER = 4
@@ -78,6 +80,7 @@ class JournalWriter:
         when_full: WhenFull,
         delivered: Callable[[], int | None] | None,
         prepares: Callable[[SegmentStore], Prepares] = Preparer,
+        smallest: int = SMALLEST_SEGMENT,
     ) -> None:
         self.dropped = {}
         self._folder = folder
@@ -90,7 +93,7 @@ class JournalWriter:
         # Reentrant, because a signal handler may log while its thread is appending.
         self._lock = threading.RLock()
         self._largest_segment = min(LARGEST_SEGMENT, max_disk // _SEGMENTS_WITHIN_LIMIT & -BLOCK)
-        self._next_size = min(SMALLEST_SEGMENT, self._largest_segment)
+        self._next_size = min(smallest, self._largest_segment)
         self._largest_frame = min(LARGEST_RECORD, max_disk // _SEGMENTS_WITHIN_LIMIT)
         self._segment: Segment | None = None
         self._plain: PlainSegment | None = None  # the current segment, where files cannot be mapped
@@ -140,7 +143,7 @@ class JournalWriter:
         None if that is unknown; it is asked only when the disk limit is reached with `drop_newest`. Raises
         `JournalError` if there is a journal already, `WriterBusyError`, `OSError`, `ValueError`.
         """
-        return cls._begin_new(folder, run_id, max_disk, when_full, delivered, Preparer)
+        return cls._begin_new(folder, run_id, max_disk, when_full, delivered, Preparer, SMALLEST_SEGMENT)
 
     @classmethod
     def create_patient(cls, folder: str | os.PathLike[str], run_id: str) -> JournalWriter:
@@ -148,7 +151,7 @@ class JournalWriter:
 
         Raises as `create`.
         """
-        return cls._begin_new(folder, run_id, _UNLIMITED, "drop_newest", None, PatientPreparer)
+        return cls._begin_new(folder, run_id, _UNLIMITED, "drop_newest", None, PatientPreparer, _SMALLEST_IMPORTED)
 
     @classmethod
     def _begin_new(
@@ -159,6 +162,7 @@ class JournalWriter:
         when_full: WhenFull,
         delivered: Callable[[], int | None] | None,
         prepares: Callable[[SegmentStore], Prepares],
+        smallest: int,
     ) -> JournalWriter:
         folder = _prepare(folder, max_disk, when_full)
         fd = lock_journal(folder)
@@ -176,6 +180,7 @@ class JournalWriter:
             when_full=when_full,
             delivered=delivered,
             prepares=prepares,
+            smallest=smallest,
         )
 
     @classmethod

@@ -1,0 +1,105 @@
+"""Where runs are made before they stand among the others: a hidden folder for each importing process.
+
+It has a lock beside it that its process loses when it dies, whatever kills it; the next import removes what the dead
+have left. One lock for all runs of a process: a file that comes and goes with each small run costs more than the run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from pathlib import Path
+from types import TracebackType
+
+from tracker_bridge.rundir import FileLock, LockBusyError
+
+FOLDER = ".importing"
+_LOCK = ".lock"
+
+
+class Staging:
+    """Made by `open`, gone when the context ends. Used by one thread at a time."""
+
+    def __init__(self, queue: Path) -> None:
+        self.queue = queue
+        self._parent = queue / FOLDER
+        self._lock: FileLock | None = None
+        self._folder = self._parent
+
+    def open(self) -> None:
+        """Make the folder, if there is none yet. Raises `OSError` if nothing can be imported to here."""
+        if self._lock is None:
+            self._make()
+
+    def place(self, name: str) -> Path:
+        """A new, empty folder for one run, after `open`. Raises `OSError`."""
+        place = self._folder / name
+        try:
+            place.mkdir()
+        except FileExistsError:  # an import of the same run that was interrupted in this process
+            shutil.rmtree(place)
+            place.mkdir()
+        return place
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._lock is None:
+            return
+        shutil.rmtree(self._folder, ignore_errors=True)
+        # Removed while it is held: whoever finds it before holds a lock of a file that is gone, and sees that.
+        _lock_of(self._folder).unlink(missing_ok=True)
+        self._lock.release()
+        self._lock = None
+        with contextlib.suppress(OSError):  # another import uses it
+            self._parent.rmdir()
+
+    def _make(self) -> None:
+        while True:
+            folder = self._parent / f"{os.getpid()}-{secrets.token_hex(4)}"
+            self._parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(_lock_of(folder))
+            try:
+                lock.acquire(timeout=0)
+                folder.mkdir()
+            except (LockBusyError, FileNotFoundError):
+                # Another import took it for a dead one's between its making and its locking, or removed the parent.
+                lock.release()
+                continue
+            if _lock_of(folder).exists():
+                self._folder, self._lock = folder, lock
+                break
+            lock.release()
+            shutil.rmtree(folder, ignore_errors=True)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what imports left that were killed."""
+        for path in self._parent.glob(f"*{_LOCK}"):
+            lock = FileLock(path)
+            try:
+                lock.acquire(timeout=0)
+            except (LockBusyError, OSError):
+                continue
+            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+            path.unlink(missing_ok=True)
+            lock.release()
+
+
+def settle(folder: Path) -> None:
+    """Bring what is in the files below `folder` to the disk itself. Raises `OSError`."""
+    for root, _, names in os.walk(folder):
+        for name in names:
+            fd = os.open(os.path.join(root, name), os.O_RDWR | getattr(os, "O_CLOEXEC", 0))
+            try:
+                if os.fstat(fd).st_size:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(folder.name + _LOCK)
