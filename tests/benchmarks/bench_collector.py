@@ -28,18 +28,22 @@ class Times(NamedTuple):
     best: float
 
 
-def interleaved(ways: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, Times]:
-    """Median and best seconds of each way, run in random order in every round.
+def interleaved(
+    ways: Mapping[str, Callable[[], object]], rounds: int, before: Callable[[], object] = lambda: None
+) -> dict[str, Times]:
+    """Median and best seconds of each way, run in random order in every round, `before` (not timed) before each.
 
     With one thread it is CPU time, so that other processes of the machine count for less.
     """
     clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
     times: dict[str, list[float]] = {name: [] for name in ways}
     for name in ways:
+        before()
         ways[name]()
         ways[name]()
     for _ in range(rounds):
         for name in random.sample(list(ways), len(ways)):
+            before()
             start = clock()
             ways[name]()
             times[name].append(clock() - start)
@@ -84,6 +88,31 @@ def due_step(model: nn.Module, rounds: int, title: str, target: float, *, agains
         "collector": lambda: hook(optimizer, (optimizer,), {}),
     }
     report(title, interleaved(ways, rounds), "collector", against, target)
+    alone = {name: interleaved({name: ways[name]}, rounds)[name] for name in (against, "collector")}
+    ratio = alone["collector"].median / alone[against].median
+    print(f"    each repeated by itself: {ratio:.3f}", flush=True)
+    assert not collector.faults, collector.faults
+
+
+def in_training(rounds: int) -> None:
+    """The same 300 parameters right after a real backward, which has left nothing of them in the near caches."""
+    model = nn.Sequential(*[layer for _ in range(150) for layer in (nn.Linear(64, 64), nn.Tanh())])
+    for p in model.parameters():
+        if p.dim() == 2:
+            nn.init.orthogonal_(p)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    collector = GradientNormCollector(model, sink=lambda norms: None)
+    collector.attach(optimizer)
+    hook = next(iter(optimizer._optimizer_step_pre_hooks.values()))
+    inputs = torch.randn(8, 64)
+
+    def backward() -> None:
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+
+    ways = {"recipe": lambda: recipe(model), "collector": lambda: hook(optimizer, (optimizer,), {})}
+    times = interleaved(ways, rounds, backward)
+    report("due step in training, 150 of 64x64 and 150 of 64", times, "collector", "recipe", 0.25)
     assert not collector.faults, collector.faults
 
 
@@ -139,6 +168,7 @@ def main() -> None:
     thousand = with_gradients(Tensors(1000, 64, 64))
     due_step(small, options.rounds, "due step, 150 of 64x64 and 150 of 64", 0.25)
     due_step(thousand, options.rounds, "due step, 1,000 of 64x64", 0.35)
+    in_training(options.rounds)
     clipping(small, options.rounds, "clipping, 150 of 64x64 and 150 of 64")
     clipping(thousand, options.rounds, "clipping, 1,000 of 64x64")
     if not options.skip_bert:

@@ -463,3 +463,22 @@ run.log_text("caf\\udce9", "x"); run.add_tags(["caf\\udce9"]); run.log_params({"
     assert scripts.metrics(tmp_path / "r.jsonl", "caf?") == [(0, 2.0)]
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".py")
     assert b"SECRET" not in written
+
+
+def test_the_files_of_a_run_belong_to_whom_the_umask_says(tmp_path: Path) -> None:
+    """A group that shares a queue directory can read all of a run (files of `tempfile` are for their owner only)."""
+    done = scripts.run(
+        tmp_path,
+        """
+import os
+os.umask(0o027)
+import tracker_bridge as bridge
+with bridge.init(backends={"jsonl": {"path": "out.jsonl"}}, run_id="r", params={"lr": 0.1}) as run:
+    run.log_metrics({"x": 1.0})
+    run.log_artifact(__file__)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    files = [path for path in (tmp_path / "tracker_bridge_runs").rglob("*") if path.is_file()]
+    assert {"run.json", "state.json", "cursor.msgpack"} <= {path.name for path in files}
+    assert {path.name: oct(path.stat().st_mode & 0o777) for path in files} == {path.name: "0o640" for path in files}

@@ -6,13 +6,13 @@ Order of writing: definitions, cursor, state. The cursor is the truth; definitio
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
 from tracker_bridge.delivery._translate import Definitions, Progress
 from tracker_bridge.journal import Position
+from tracker_bridge.rundir import replace_file
 
 _CURSOR, _DEFINITIONS = "cursor.msgpack", "definitions.msgpack"
 
@@ -40,15 +40,9 @@ def load_cursor(folder: Path) -> tuple[Cursor, Definitions]:
 
 def save_definitions(folder: Path, definitions: Definitions) -> None:
     """Replace the definitions in one step."""
-    _replace(folder / _DEFINITIONS, msgspec.msgpack.encode(definitions))
+    replace_file(folder / _DEFINITIONS, msgspec.msgpack.encode(definitions))
 
 
 def save_cursor(folder: Path, cursor: Cursor) -> None:
     """Replace the cursor in one step."""
-    _replace(folder / _CURSOR, msgspec.msgpack.encode(cursor))
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(data)
-    os.replace(temporary, path)
+    replace_file(folder / _CURSOR, msgspec.msgpack.encode(cursor))

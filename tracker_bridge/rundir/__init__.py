@@ -5,7 +5,15 @@ an atomic replacement under a lock file, and has room kept for it on a full disk
 torch.
 """
 
-from tracker_bridge.rundir._files import FileLock, LockBusyError, keep_spare, read_json, spare_for, write_json
+from tracker_bridge.rundir._files import (
+    FileLock,
+    LockBusyError,
+    keep_spare,
+    read_json,
+    replace_file,
+    spare_for,
+    write_json,
+)
 from tracker_bridge.rundir._manifest import (
     MANIFEST_FORMAT,
     BackendIdentity,
@@ -36,6 +44,7 @@ __all__ = [
     "load_manifest",
     "load_state",
     "read_json",
+    "replace_file",
     "save_state",
     "spare_for",
     "this_process",

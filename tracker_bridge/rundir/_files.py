@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import tempfile
+import secrets
 import time
 from pathlib import Path
 from types import TracebackType
@@ -86,7 +86,7 @@ def write_json(path: Path, value: Any) -> None:
     """
     data = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
     try:
-        _replace(path, data)
+        replace_file(path, data)
     except OSError as error:
         if error.errno not in _DISK_FULL or not _replace_by_spare(path, data):
             raise
@@ -128,14 +128,16 @@ def _reserve(spare: Path, size: int) -> None:
         os.close(fd)
 
 
-def _replace(path: Path, data: bytes) -> None:
-    fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace `path` by `data` in one step; a crash leaves the old or the new file whole. Raises `OSError`."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        with os.fdopen(fd, "wb") as file:
+        # Not `tempfile`, whose files nobody else may read: a run belongs to whom the user's umask says.
+        with temporary.open("xb") as file:
             file.write(data)
         os.replace(temporary, path)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
 
 
