@@ -21,7 +21,7 @@ import pytest
 
 from tests.importers.helpers import points_of, records_of
 from tests.importers.test_tensorboard import NAME, VERSION, scalar, write_events
-from tests.scripts import environment
+from tests.scripts import environment, start
 from tracker_bridge.journal import JournalWriter
 from tracker_bridge.reader import read
 from tracker_bridge.records import Metrics, RunFinished, RunStarted, Text
@@ -209,16 +209,73 @@ def test_a_dry_run_sends_nothing_and_says_what_does_not_fit(program: Program, tm
     assert load_manifest(paths).backends == {}
 
 
-def test_replay_of_a_run_that_is_being_delivered_waits_for_nobody(program: Program, tmp_path: Path) -> None:
-    """While somebody drains the journal the replay says so and is status 1; afterwards it works."""
+LIVE = """
+import os, time
+import tracker_bridge as bridge
+run = bridge.init(backends={"jsonl": {"path": "own.out"}}, run_id="r1")
+step = 0
+while not os.path.exists("stop"):
+    run.log_metrics({"loss": 1 / (step + 1)}, step=step)
+    step += 1
+    if step == 100:
+        run.flush(20)
+        print("going", flush=True)
+    time.sleep(0.0005)
+delivery = run.close(timeout=20)
+assert delivery.complete, delivery
+"""
+
+
+def losses_in(path: Path) -> list[int]:
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return [line["step"] for line in lines if "metrics" in line]
+
+
+def test_a_live_run_can_be_replayed_beside_its_own_delivery(program: Program, tmp_path: Path) -> None:
+    """While the run logs and is delivered, a replay sends what is there and ends; later the rest, nothing twice."""
+    config = jsonl_config(tmp_path)
+    process = start(tmp_path, LIVE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "going\n"
+        sent = 0
+        for _ in range(2):
+            done = program("replay", "r1", "--to", str(config), "--json", "--timeout", "60")
+            assert done.code == 0, done.err
+            (outcome,) = done.json["runs"]
+            assert (outcome["live"], outcome["complete"], outcome["error"]) == (True, True, None)
+            assert outcome["sent"] > 0
+            steps = losses_in(tmp_path / "r1.out")
+            assert steps == list(range(len(steps)))
+            assert len(steps) > sent
+            sent = len(steps)
+        assert "still running" in program("replay", "r1", "--to", str(config)).out
+        (tmp_path / "stop").touch()
+        assert process.communicate(timeout=60)[1] == ""
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.communicate()
+    last = program("replay", "r1", "--to", str(config), "--json")
+    assert (last.code, last.json["runs"][0]["live"]) == (0, False)
+    own = losses_in(tmp_path / "own.out")
+    assert own == list(range(len(own)))
+    assert losses_in(tmp_path / "r1.out") == own
+    assert program("sync").out.startswith("Nothing is pending")
+
+
+def test_two_replays_to_one_target_at_once_are_one(program: Program, tmp_path: Path) -> None:
+    """While one sends, the other says so at once with status 1, and the run cannot be pruned; afterwards both work."""
     paths = make_run(tmp_path / "tracker_bridge_runs" / "r1")
     config = jsonl_config(tmp_path)
-    lock = FileLock(paths.delivery_lock)
-    lock.acquire(timeout=0)
-    busy = program("replay", "r1", "--to", str(config), "--json")
-    lock.release()
+    assert program("replay", "r1", "--to", str(config)).code == 0
+    (target,) = paths.backends.glob("replay-*")
+    with FileLock(paths.replay_lock(target.name)):
+        busy = program("replay", "r1", "--to", str(config), "--json")
+        pruned = program("prune", "--older-than", "0s", "--force", "--json")
     assert busy.code == 1
-    assert "is being delivered now" in busy.json["runs"][0]["error"]
+    assert busy.json["runs"][0]["error"] == "is being replayed there already"
+    assert pruned.json["runs"][0]["kept"] == "is being delivered"
     assert program("replay", "r1", "--to", str(config)).code == 0
 
 

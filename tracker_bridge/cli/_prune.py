@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -91,18 +92,18 @@ def _reason(run: RunSummary, age: float, *, force: bool) -> str | None:
 
 def _remove(paths: RunPaths) -> str | None:
     """Remove the directory; why not, if it cannot be. A kill leaves the run or a hidden remainder, never half a run."""
-    lock = FileLock(paths.delivery_lock)
-    try:
-        lock.acquire(timeout=0)
-    except LockBusyError:
-        return "is being delivered"
-    try:
-        hidden = paths.root.with_name(f"{_HIDDEN}{os.getpid()}-{paths.root.name}")
-        os.rename(paths.root, hidden)
-    except OSError as error:
-        return f"cannot be removed: {error.strerror or error}"
-    finally:
-        lock.release()
+    hidden = paths.root.with_name(f"{_HIDDEN}{os.getpid()}-{paths.root.name}")
+    with contextlib.ExitStack() as locks:
+        try:
+            for path in paths.held_by_deliveries():
+                lock = FileLock(path)
+                lock.acquire(timeout=0)
+                locks.callback(lock.release)
+            os.rename(paths.root, hidden)
+        except LockBusyError:
+            return "is being delivered"
+        except OSError as error:
+            return f"cannot be removed: {error.strerror or error}"
     shutil.rmtree(hidden, ignore_errors=True)
     for left in paths.root.parent.glob(f"{_HIDDEN}*"):
         shutil.rmtree(left, ignore_errors=True)

@@ -34,9 +34,9 @@ from tracker_bridge.adapter import (
 )
 from tracker_bridge.cli._options import ConfigOption, DirOption, JsonOption
 from tracker_bridge.cli._output import cell, facts, make_table, number_cell, plural, print_json, stderr, stdout, visible
-from tracker_bridge.cli._runs import choose, queue_dir, summarise
+from tracker_bridge.cli._runs import choose, is_locked, queue_dir, summarise
 from tracker_bridge.config import BackendConfig, Config, load_config, redact
-from tracker_bridge.delivery import Plan, Route, Translator, pending_records, plan_of, sync_run
+from tracker_bridge.delivery import Plan, Route, Translator, plan_of, sync_run
 from tracker_bridge.errors import UsageError
 from tracker_bridge.journal import Entry, JournalError, JournalReader, scan
 from tracker_bridge.registry import adapter_class
@@ -65,6 +65,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     """One run in one target. `sent` and `pending` are journal records, `points` scalars of this call.
 
     `dropped` counts by reason what the tracker could not hold; `renamed` series whose name it did not take as it is.
+    `live`: the run went on when the replay began, which sent what was there then.
     """
 
     run_id: str
@@ -76,6 +77,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     dropped: dict[str, int] = {}
     renamed: int = 0
     url: Union[str, None] = None
+    live: bool = False
     error: Union[str, None] = None
 
     @property
@@ -180,27 +182,32 @@ def _replay_one(paths: RunPaths, target: Config, timeout: float, progress: Progr
     run_id = load_manifest(paths).run_id
     before = {backend.name: load_state(paths, backend.name) for backend in target.backends}
     error = None
+    end = 0
+    live = False
     try:
-        if summarise(paths).delivering:
-            error = "is being delivered now; replay it when that has ended"
+        with JournalReader(paths.journal) as reader:
+            end = reader.end()
+        live = summarise(paths).live
+        if any(is_locked(paths.replay_lock(backend.name)) for backend in target.backends):
+            error = "is being replayed there already"
         else:
             # A replay carries what was found at the time; it does not judge history again.
-            plan = msgspec.structs.replace(plan_of(target, dict(os.environ)), health=None)
-            sync_run(paths.root, plan=plan, timeout=timeout, on_progress=_reporter(progress, paths, run_id, plan))
+            plan = msgspec.structs.replace(plan_of(target, dict(os.environ)), health=None, beside=True)
+            sync_run(paths.root, plan=plan, timeout=timeout, on_progress=_reporter(progress, end, run_id, plan))
     except _StandstillError:
         pass  # Each target's own last error says why.
-    except (NotARunError, LockBusyError, OSError) as problem:
+    except (NotARunError, LockBusyError, OSError, JournalError) as problem:
         error = str(problem)
-    return [_outcome(paths, run_id, backend, before[backend.name], error) for backend in target.backends]
+    return [_outcome(paths, run_id, backend, before[backend.name], end, live, error) for backend in target.backends]
 
 
-def _outcome(paths: RunPaths, run_id: str, backend: BackendConfig, before: BackendState, error: str | None) -> Replayed:
+def _outcome(
+    paths: RunPaths, run_id: str, backend: BackendConfig, before: BackendState, end: int, live: bool, error: str | None
+) -> Replayed:
+    """`end`: how many records there were when the replay began; a run that goes on has more by now."""
     state = load_state(paths, backend.name)
     identity = load_manifest(paths).backends.get(backend.name)
-    try:
-        pending = pending_records(paths, state)
-    except (OSError, JournalError) as problem:
-        pending, error = 0, error or str(problem)
+    pending = max(0, end - state.position.sequence)
     if pending and error is None:
         error = state.last_error or "out of time"
     return Replayed(
@@ -212,6 +219,7 @@ def _outcome(paths: RunPaths, run_id: str, backend: BackendConfig, before: Backe
         pending=pending,
         dropped=state.dropped,
         url=identity.url if identity else None,
+        live=live,
         error=error,
     )
 
@@ -276,9 +284,8 @@ def _progress(console: Console) -> Iterator[Progress | None]:
 
 
 def _reporter(
-    progress: Progress | None, paths: RunPaths, run_id: str, plan: Plan
+    progress: Progress | None, end: int, run_id: str, plan: Plan
 ) -> Callable[[dict[str, BackendState]], None]:
-    end = JournalReader(paths.journal).end()
     tasks = {}
     if progress is not None:
         for backend in plan.backends:
@@ -323,6 +330,8 @@ def _print(console: Console, outcomes: list[Replayed], *, dry_run: bool) -> None
             notes.append((label, cell(f"did not fit: {reasons}", "yellow")))
         if outcome.renamed:
             notes.append((label, cell(f"{plural(outcome.renamed, 'series name')} will be changed", "yellow")))
+        if outcome.live:
+            notes.append((label, cell("still running; the same command sends what has come since", "dim")))
         if outcome.error:
             notes.append((label, cell(outcome.error, "red")))
         if outcome.url and not outcome.error:

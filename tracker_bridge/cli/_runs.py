@@ -112,7 +112,7 @@ def summarise(paths: RunPaths) -> RunSummary:
     manifest = load_manifest(paths)
     running = manifest.status == "running"
     live = running and manifest.owner is not None and manifest.owner.is_alive()
-    delivering = _is_locked(paths.delivery_lock)
+    delivering = is_locked(paths.delivery_lock)
     return RunSummary(
         id=manifest.run_id,
         dir=str(paths.root),
@@ -199,7 +199,8 @@ def _state(stored: BackendState, *, pending: int, told: bool, live: bool, delive
     return "waiting"
 
 
-def _is_locked(path: Path) -> bool:
+def is_locked(path: Path) -> bool:
+    """Whether some process holds the lock at `path` now."""
     if not path.exists():
         return False
     lock = FileLock(path)

@@ -28,6 +28,7 @@ from tracker_bridge.delivery._log import redirect_output
 from tracker_bridge.delivery._plan import Plan
 from tracker_bridge.delivery._process import kill_session
 from tracker_bridge.delivery._sync import stored_plan
+from tracker_bridge.journal import JournalReader
 from tracker_bridge.rundir import LockBusyError, NotARunError, RunPaths, load_manifest
 
 TERMINATION_GRACE = 10.0
@@ -121,7 +122,9 @@ def _end_for_drain(paths: RunPaths, lifecycle: Lifecycle) -> None:
     manifest = load_manifest(paths)
     alive = manifest.owner is not None and manifest.owner.is_alive() and manifest.status == "running"
     if alive:
-        lifecycle.end(None)
+        # A journal that grows as fast as it is delivered has no end; what is there now has.
+        with JournalReader(paths.journal) as reader:
+            lifecycle.end(None, until=reader.end())
     else:
         end_as_crashed(paths)
         lifecycle.end(_ended_as(paths) or "crashed")

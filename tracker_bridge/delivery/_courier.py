@@ -162,6 +162,8 @@ class Courier:
     def _deliver(self) -> None:
         while True:
             ended = self._lifecycle.ended
+            if self._lifecycle.until is not None and self._reader.position.sequence >= self._lifecycle.until:
+                return
             if self._deliver_chunk():
                 if not ended:
                     self._lifecycle.wait_for_records(IDLE)

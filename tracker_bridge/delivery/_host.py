@@ -5,10 +5,12 @@ It runs in the delivery process, or on a thread of the script in thread mode. It
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -58,14 +60,20 @@ class Host:
 
         `watch`: the process that appends; when it is gone without having ended the run, the run has crashed.
         `adapters`: ready-made ones by backend name, instead of those that the plan names.
-        Raises `LockBusyError` if somebody else delivers this run for longer than the plan's `close_timeout`.
+        Raises `LockBusyError` if somebody else delivers to the same backends for longer than the `close_timeout`.
         """
-        lock = FileLock(self._paths.delivery_lock)
-        lock.acquire(timeout=self._plan.close_timeout)
-        try:
+        with contextlib.ExitStack() as locks:
+            for path in self._locks():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                lock = FileLock(path)
+                lock.acquire(timeout=self._plan.close_timeout)
+                locks.callback(lock.release)
             return self._serve(watch, adapters or {})
-        finally:
-            lock.release()
+
+    def _locks(self) -> list[Path]:
+        if not self._plan.beside:
+            return [self._paths.delivery_lock]
+        return [self._paths.replay_lock(name) for name in sorted(backend.name for backend in self._plan.backends)]
 
     def _serve(self, watch: Owner | None, adapters: Mapping[str, Adapter[Any]]) -> bool:
         health = self._health_watch()

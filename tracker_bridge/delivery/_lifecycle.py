@@ -13,6 +13,7 @@ class Lifecycle:
         self._changed = threading.Condition()
         self._ended = False
         self._fallback: str | None = None
+        self._until: int | None = None
         self._deadline: float | None = None
         self._nudges = 0
 
@@ -27,16 +28,22 @@ class Lifecycle:
         return self._fallback
 
     @property
+    def until(self) -> int | None:
+        """The sequence to deliver up to (exclusive), of a journal that goes on; None: all that is there."""
+        return self._until
+
+    @property
     def expired(self) -> bool:
         """The time for delivery is over."""
         return self._deadline is not None and time.monotonic() >= self._deadline
 
-    def end(self, fallback_status: str | None) -> None:
-        """Say that nothing more will be appended."""
+    def end(self, fallback_status: str | None, until: int | None = None) -> None:
+        """Say that nothing more will be appended, or that what is from `until` on is somebody else's."""
         with self._changed:
             if not self._ended:
-                self._ended = True
                 self._fallback = fallback_status
+                self._until = until
+                self._ended = True
             self._changed.notify_all()
 
     def limit(self, seconds: float) -> None:

@@ -20,7 +20,8 @@ from tracker_bridge.registry import adapter_class
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The backends of one run, how long their end may take (seconds), and the health rules that judge it.
 
-    `health` None: nothing new is judged; alerts that were kept go to the backends all the same.
+    `health` None: nothing new is judged; alerts that were kept go to the backends all the same. `beside`: the backends
+    are targets of a replay, which may run while the run's own are delivered to.
     """
 
     backends: tuple[BackendConfig, ...]
@@ -28,6 +29,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     close_timeout: float = 60.0
     health: HealthConfig | None = None
     secrets: tuple[str, ...] = ()
+    beside: bool = False
 
     @property
     def scrubber(self) -> Callable[[str], str]:

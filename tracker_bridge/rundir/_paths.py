@@ -30,8 +30,16 @@ class RunPaths:
 
     @property
     def delivery_lock(self) -> Path:
-        """Held by whoever drains the journal."""
+        """Held by whoever drains the journal to the run's own backends."""
         return self.root / ".delivery.lock"
+
+    def replay_lock(self, name: str) -> Path:
+        """Held by whoever drains the journal to `name`, the target of a replay, beside the run's own delivery."""
+        return self.backends / name / ".lock"
+
+    def held_by_deliveries(self) -> list[Path]:
+        """Every lock that some delivery of this run may hold now."""
+        return [self.delivery_lock, *self.backends.glob("*/.lock")]
 
     @property
     def journal(self) -> Path:
