@@ -9,6 +9,8 @@ import sys
 import threading
 import zlib
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,16 +24,20 @@ from tracker_bridge.journal import (
     JournalWriter,
     Position,
     WriterBusyError,
+    _reader,
+    _segment,
     scan,
 )
 from tracker_bridge.records import (
     Dropped,
+    Metrics,
     NormVector,
     Params,
     RunStarted,
     SeriesTable,
     Snapshot,
     Tags,
+    Text,
     encode,
     pack_values,
     unpack_values,
@@ -330,3 +336,98 @@ def test_entries_are_small_and_frozen() -> None:
     with pytest.raises(AttributeError):
         entry.sequence = 1  # type: ignore[misc]
     assert not hasattr(entry, "__dict__")
+
+
+def test_a_reader_behind_a_writer_that_changes_segments_skips_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the writer adds between two looks of one read, into the next segment too, is read, not called corrupt.
+
+    Asked again whether there is a later segment, after the search of this one, the reader skipped 1,434 whole records.
+    """
+    with JournalWriter.create(tmp_path / "j", RUN) as writer:
+        count = 0
+
+        def put(more: int) -> None:
+            nonlocal count
+            for _ in range(more):
+                writer.append(Text(count, "k", "x" * 100, None))
+                count += 1
+
+        put(1500)
+        reader = JournalReader(tmp_path / "j")
+        items = reader.read(1 << 30, 1 << 40)
+        look, search = JournalReader._maybe_hole, _reader.find_frame
+
+        def maybe_hole(self: JournalReader) -> bool:
+            # The piece that was read held nothing; now one record arrives.
+            monkeypatch.setattr(JournalReader, "_maybe_hole", look)
+            put(1)
+            return look(self)
+
+        def find_frame(fd: int, offset: int, expected: int) -> tuple[int, int] | None:
+            # Nothing follows that one; then the writer goes on, into the next segment.
+            monkeypatch.setattr(_reader, "find_frame", search)
+            found = search(fd, offset, expected)
+            put(2000)
+            return found
+
+        monkeypatch.setattr(JournalReader, "_maybe_hole", maybe_hole)
+        monkeypatch.setattr(_reader, "find_frame", find_frame)
+        while more := reader.read():
+            items += more
+    while more := reader.read():
+        items += more
+    reader.close()
+    assert gaps(items) == []
+    assert numbers(items) == list(range(count))
+
+
+@pytest.mark.parametrize("mapped", [True, False])
+def test_ctrl_c_at_any_place_of_an_append_costs_no_other_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped: bool
+) -> None:
+    """A call that is interrupted may keep its record or not; no number and no place is used twice for it.
+
+    Written and not counted, the next record took the same place, and a reader that was there already never saw it.
+    """
+    if not mapped:
+        monkeypatch.setattr(_segment, "mmap", None)
+    inside = {"_append_plain", "_put", "put", "write_at", "frame_size"}
+    with JournalWriter.create(tmp_path / "j", RUN) as writer, JournalReader(tmp_path / "j") as reader:
+        returned: list[int] = []
+        seen: list[int] = []
+
+        def look() -> None:
+            for item in reader.read():
+                assert not isinstance(item, Gap)
+                assert isinstance(item.record, Metrics)
+                seen.append(int(item.record.step))
+
+        for step in range(400):
+            left = step // 2 % 15
+
+            def trace(frame: FrameType, event: str, _argument: object) -> Any:
+                nonlocal left
+                if event == "line" and frame.f_code.co_name in inside:
+                    left -= 1
+                    if left < 0:
+                        sys.settrace(None)
+                        raise KeyboardInterrupt
+                return trace
+
+            try:
+                if step % 2:
+                    sys.settrace(trace)
+                writer.append(point(step))
+            except KeyboardInterrupt:
+                pass
+            else:
+                returned.append(step)
+            finally:
+                sys.settrace(None)
+            look()
+    look()
+    assert seen == sorted(set(seen))
+    assert set(returned) <= set(seen)
+    assert len(returned) >= 200

@@ -61,7 +61,7 @@ def import_runs(
                 file_roots=tuple(files_under or ()),
                 on_progress=on_progress,
             )
-    except (ValueError, FileNotFoundError, ImportError) as error:
+    except (ValueError, OSError, ImportError) as error:
         raise UsageError(str(error)) from error
     if json:
         print_json({"dir": str(folder), **_as_json(report)})

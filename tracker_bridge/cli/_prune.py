@@ -104,9 +104,11 @@ def _remove(paths: RunPaths) -> str | None:
             return "is being delivered"
         except OSError as error:
             return f"cannot be removed: {error.strerror or error}"
-    shutil.rmtree(hidden, ignore_errors=True)
-    for left in paths.root.parent.glob(f"{_HIDDEN}*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for left in [hidden, *paths.root.parent.glob(f"{_HIDDEN}*")]:
+        if left.is_symlink():
+            left.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(left, ignore_errors=True)
     return None
 
 

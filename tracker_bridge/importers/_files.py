@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from tracker_bridge.importers._model import Damage, ForeignFormatError
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\\:]")
+
+
+def regular(path: Path) -> Path:
+    """`path`, links followed, if it can be read without waiting for another process: neither pipe nor device.
+
+    Raises `ForeignFormatError`, and `FileNotFoundError` where there is nothing.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ForeignFormatError(Damage(str(path), "", "not a regular file"))
+    return path
 
 
 def allowed_file(path: str | Path, roots: Iterable[str | Path]) -> Path | None:

@@ -19,7 +19,7 @@ from tracker_bridge.importers._files import safe_name
 from tracker_bridge.importers._model import Damage, ForeignFormatError, ForeignRun, Reading, refuse
 from tracker_bridge.importers._staging import Staging, settle
 from tracker_bridge.journal import JournalError, JournalWriter
-from tracker_bridge.records import AnyRecord, Artifact, Metrics, Record, RunFinished, RunStarted
+from tracker_bridge.records import AnyRecord, Artifact, Metrics, Record, RunFinished, RunStarted, encodable
 from tracker_bridge.rundir import Manifest, NotARunError, RunPaths, Status, load_manifest, write_json
 
 _FINGERPRINT = "import_fingerprint"
@@ -138,13 +138,19 @@ def _append(writer: JournalWriter, record: Record) -> bool:
     """Append, waiting for a slow disk as training never would. False if it is too large. Raises `OSError`."""
     too_large = writer.dropped.get("too_large", 0)
     deadline = time.monotonic() + _PATIENCE
-    while writer.append(cast("AnyRecord", record)) is None:
+    try:
+        record_sequence = writer.append(cast("AnyRecord", record))
+    except UnicodeEncodeError:  # a name from a file system of another encoding
+        record = encodable(record)
+        record_sequence = writer.append(cast("AnyRecord", record))
+    while record_sequence is None:
         if writer.dropped.get("too_large", 0) > too_large:
             return False
         reasons = ", ".join(writer.dropped)
         if "slow_disk" not in writer.dropped or time.monotonic() > deadline:
             raise OSError(f"the journal does not take a record: {reasons}")
         time.sleep(_PAUSE)
+        record_sequence = writer.append(cast("AnyRecord", record))
     return True
 
 
@@ -171,7 +177,7 @@ def _describe(
         finished_ns=finished.time_ns,
         provenance=provenance,
     )
-    write_json(paths.manifest, manifest)
+    write_json(paths.manifest, encodable(manifest))
 
 
 class _Copies:
@@ -213,4 +219,4 @@ class _Copies:
 
 
 def _outcome(run: ForeignRun, result: Result, **more: Any) -> Outcome:
-    return Outcome(result=result, source=run.source, run_id=run.run_id, name=run.name, **more)
+    return encodable(Outcome(result=result, source=run.source, run_id=run.run_id, name=run.name, **more))

@@ -13,7 +13,7 @@ import numpy as np
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from tracker_bridge.importers._files import allowed_file
+from tracker_bridge.importers._files import allowed_file, regular
 from tracker_bridge.importers._mlflow_store import Description, local_folders, restored_value
 from tracker_bridge.importers._model import Damage, ForeignFormatError, ForeignRun, Reading
 from tracker_bridge.importers._plain import as_step, clean
@@ -89,7 +89,7 @@ class FileStore:
     def metrics(self) -> Iterator[Metrics]:
         for key, path in self._entries("metrics"):
             name = self._sorter.name_id(clean(key))
-            with path.open(errors="replace") as file:
+            with regular(path).open(errors="replace") as file:
                 number = 0
                 while lines := list(islice(file, _LINES)):
                     self._points(path, lines, number, name)
@@ -123,7 +123,7 @@ class FileStore:
 
     def _texts(self, what: str) -> Iterator[tuple[str, str]]:
         for key, path in self._entries(what):
-            with path.open(errors="replace", newline="") as file:
+            with regular(path).open(errors="replace", newline="") as file:
                 yield key, file.read(_LARGEST_TEXT)
 
     def _entries(self, what: str) -> Iterator[tuple[str, Path]]:
@@ -144,7 +144,7 @@ def _meta(folder: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > _LARGEST_META:
             raise ForeignFormatError(Damage(str(path), "", f"larger than {_LARGEST_META} bytes"))
-        meta = YAML(typ="safe", pure=True).load(path.read_text())
+        meta = YAML(typ="safe", pure=True).load(regular(path).read_text())
     except (YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ForeignFormatError(Damage(str(path), "", f"not YAML: {str(error).splitlines()[0]}")) from error
     if not isinstance(meta, dict):

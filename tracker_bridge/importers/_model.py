@@ -104,9 +104,15 @@ class ForeignRun:
 
 
 def fingerprint_of(paths: list[Path]) -> str:
-    """A text that changes when one of the files grows or is replaced: sizes and modification times."""
+    """A text that changes when one of the files grows or is replaced: sizes and modification times.
+
+    One that cannot be had (a dangling link) fails its run when that is read, not the search for others.
+    """
     parts = []
     for path in paths:
-        stat = path.stat()
-        parts.append(f"{path.name}:{stat.st_size}:{stat.st_mtime_ns}")
+        try:
+            found = path.stat()
+            parts.append(f"{path.name}:{found.st_size}:{found.st_mtime_ns}")
+        except OSError as error:
+            parts.append(f"{path.name}:{error.errno}")
     return hashlib.blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()

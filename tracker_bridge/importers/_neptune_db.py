@@ -108,7 +108,7 @@ def _identify(database: Path) -> tuple[tuple[str, ...], str | None]:
             first = db.execute(_OPERATIONS, (_MAX_OPERATION,)).fetchone()
             experiment = parse_create(first[3]).experiment if first and first[2] == _CREATE else None
             return (row[0], row[1]), experiment
-    except (ForeignFormatError, WireError):
+    except (ForeignFormatError, WireError, OSError):
         return (database.parent.name,), None
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracker_bridge.config import scrub
-from tracker_bridge.importers._files import allowed_file
+from tracker_bridge.importers._files import allowed_file, regular
 from tracker_bridge.importers._model import Damage, ForeignFormatError, ForeignRun, Reading, fingerprint_of
 from tracker_bridge.importers._optional import needed
 from tracker_bridge.importers._plain import plain
@@ -118,7 +118,7 @@ def _parquet(path: Path) -> Iterator[Any]:
     parquet = needed("pyarrow.parquet", _INSTALL)
     arrow = needed("pyarrow", _INSTALL)
     try:
-        with parquet.ParquetFile(path, memory_map=True) as file:
+        with parquet.ParquetFile(regular(path), memory_map=True) as file:
             _check_sizes(path, file.metadata)
             yield file
     except (arrow.ArrowException, OSError, OverflowError, UnicodeDecodeError) as error:

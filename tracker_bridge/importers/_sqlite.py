@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tracker_bridge.importers._files import regular
 from tracker_bridge.importers._model import Damage, ForeignFormatError
 
 _FUNCTIONS = frozenset({"length", "min", "max", "count", "typeof", "like"})
@@ -50,8 +51,7 @@ def tables(connection: sqlite3.Connection) -> frozenset[str]:
 
 
 def _connect(path: Path, scratch: Path) -> sqlite3.Connection:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}")
+    regular(path)
     wal = path.with_name(path.name + "-wal")
     # No write-ahead log to read: SQLite need not touch (or create) any file beside the database.
     option = "immutable=1"

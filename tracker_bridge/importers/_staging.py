@@ -44,37 +44,43 @@ class Staging:
         return place
 
     def __enter__(self) -> Staging:
+        if self._parent.is_dir():
+            self._sweep()
+            self._leave()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._lock is None:
             return
-        shutil.rmtree(self._folder, ignore_errors=True)
-        # Removed while it is held: whoever finds it before holds a lock of a file that is gone, and sees that.
-        _lock_of(self._folder).unlink(missing_ok=True)
-        self._lock.release()
+        _remove(self._folder, self._lock)
         self._lock = None
+        self._leave()
+
+    def _leave(self) -> None:
         with contextlib.suppress(OSError):  # another import uses it
             self._parent.rmdir()
 
     def _make(self) -> None:
         while True:
             folder = self._parent / f"{os.getpid()}-{secrets.token_hex(4)}"
-            self._parent.mkdir(parents=True, exist_ok=True)
             lock = FileLock(_lock_of(folder))
             try:
+                self._parent.mkdir(parents=True, exist_ok=True)
                 lock.acquire(timeout=0)
                 folder.mkdir()
             except (LockBusyError, FileNotFoundError):
-                # Another import took it for a dead one's between its making and its locking, or removed the parent.
+                pass  # another import took it for a dead one's before it was locked, or removed the parent
+            except FileExistsError:
+                if os.path.lexists(self._parent) and not self._parent.is_dir():
+                    raise
+            except BaseException:
                 lock.release()
-                continue
-            if _lock_of(folder).exists():
+                raise
+            if lock.is_current() and folder.is_dir():
                 self._folder, self._lock = folder, lock
-                break
+                return
             lock.release()
             shutil.rmtree(folder, ignore_errors=True)
-        self._sweep()
 
     def _sweep(self) -> None:
         """Remove what imports left that were killed."""
@@ -84,9 +90,21 @@ class Staging:
                 lock.acquire(timeout=0)
             except (LockBusyError, OSError):
                 continue
-            shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-            path.unlink(missing_ok=True)
-            lock.release()
+            if lock.is_current():
+                _remove(path.with_suffix(""), lock)
+            else:
+                lock.release()
+
+
+def _remove(folder: Path, held: FileLock) -> None:
+    """Remove a place with its lock, which is held."""
+    shutil.rmtree(folder, ignore_errors=True)
+    # Before it is released: whoever has opened it then holds a lock of a file that is gone, and sees that.
+    with contextlib.suppress(OSError):
+        _lock_of(folder).unlink()
+    held.release()
+    with contextlib.suppress(OSError):  # Windows removes no open file
+        _lock_of(folder).unlink()
 
 
 def settle(folder: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tracker_bridge.importers._files import allowed_file
+from tracker_bridge.importers._files import allowed_file, regular
 from tracker_bridge.importers._model import Damage, ForeignFormatError, ForeignRun, Reading, fingerprint_of
 from tracker_bridge.importers._plain import NotJsonError, as_step, clean, parse_json, plain
 from tracker_bridge.records import (
@@ -254,7 +254,7 @@ class _RowError(Exception):
 
 def _csv_rows(path: Path, reading: Reading) -> Iterator[tuple[int, dict[str, Any]]]:
     csv.field_size_limit(_LARGEST_CELL)
-    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+    with regular(path).open(newline="", encoding="utf-8-sig", errors="replace") as file:
         head = file.readline(_LARGEST_CELL)
         if not head.strip() or "\0" in head:
             raise ForeignFormatError(Damage(str(path), "line 1", "no names of columns"))
@@ -286,7 +286,7 @@ def _csv_rows(path: Path, reading: Reading) -> Iterator[tuple[int, dict[str, Any
 
 
 def _json_rows(path: Path, reading: Reading) -> Iterator[tuple[int, dict[str, Any]]]:
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         number = 0
         while line := file.readline(_LARGEST_LINE):
             number += 1

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracker_bridge.importers._crc32c import crc32c
+from tracker_bridge.importers._files import regular
 from tracker_bridge.importers._model import Damage, Reading
 
 MAX_RECORD = 256 << 20
@@ -45,7 +46,7 @@ class Chunk:
 
 def chunks(path: Path, reading: Reading) -> Iterator[Chunk]:
     """The sound records of the file, in order. Damage is reported with its offset; reading then goes on if it can."""
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         data, offset = b"", 0
         while True:
             more = file.read(_BLOCK)

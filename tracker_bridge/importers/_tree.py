@@ -136,7 +136,7 @@ class _Worker:
         request = _worker.Request(run, str(queue), salvage)
         answer = b""
         try:
-            process.stdin.write(msgspec.json.encode(request) + b"\n")
+            process.stdin.write(_worker.pack(request) + b"\n")
             process.stdin.flush()
             answer = process.stdout.readline()
         except OSError:

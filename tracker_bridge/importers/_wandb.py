@@ -118,7 +118,7 @@ def _head(file: Path) -> RunInfo:
                 # The run record has the time of `wandb.init`, which may be long after the script began to log.
                 times = [time_ns for time_ns in (found.start_ns, started_at(message)) if time_ns]
                 found.start_ns = min(times, default=0)
-    except (ForeignFormatError, WireError):
+    except (ForeignFormatError, WireError, OSError):
         pass
     return found
 

@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+from tracker_bridge.importers._files import regular
 from tracker_bridge.importers._model import Damage, ForeignFormatError, Reading
 
 MAX_RECORD = 128 << 20
@@ -27,7 +28,7 @@ _header = struct.Struct("<IHB").unpack_from
 
 def payloads(path: Path, reading: Reading) -> Iterator[bytes]:
     """The records of the file, in order. After damage, if reading goes on, it does so at the next block."""
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         block = file.read(_BLOCK)
         if block[:4] != _MAGIC:
             raise ForeignFormatError(Damage(str(path), "header", "not a .wandb file"))

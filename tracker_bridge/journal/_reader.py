@@ -289,19 +289,21 @@ class JournalReader:
         if stop == "idle" and header is not None and header.first <= self._sequence:
             return self._advance(items)  # nothing is missing: its writer died before it could seal
         found = find_frame(self._fd, self._offset + 8, self._sequence)
-        if found is not None and self._is_whole_here():
-            # It was being written when it was read. A writer appends in order, so now that something whole follows,
-            # this frame is whole too, unless it is damaged indeed.
-            return True
+        if self._is_whole_here():
+            return True  # it was being written when it was read
         if found is not None:
             self._offset, sequence = found
             if sequence > self._sequence:
                 self._skip_to(sequence, items, "corrupt")
             return True
-        return self._advance(items)
+        # Only past a segment that was over before it was searched: since then its writer may have gone on here.
+        return later is not None and self._advance(items)
 
     def _is_whole_here(self) -> bool:
-        length, check, sequence = unpack_frame(read_at(self._fd, FRAME_HEADER_SIZE, self._offset).ljust(16, b"\0"), 0)
+        head = read_at(self._fd, FRAME_HEADER_SIZE, self._offset)
+        if len(head) < FRAME_HEADER_SIZE:
+            return False
+        length, check, sequence = unpack_frame(head, 0)
         if length in (0, SEAL):
             return length == SEAL and is_seal(check, sequence)
         payload = read_at(self._fd, length, self._offset + FRAME_HEADER_SIZE) if length <= _fd_size(self._fd) else b""

@@ -336,17 +336,20 @@ class JournalWriter:
     def _append_plain(self, segment: PlainSegment, payload: bytes, crc: int) -> int | None:
         """The fast path of a file that is not mapped: one write. The slow path writes the same place after a fault."""
         start, sequence = self._used, self._sequence
+        end = start + frame_size(len(payload))
         try:
             segment.put(start, payload, crc, sequence)
+            # No call from here on: Ctrl-C between a record that readers see and its end would use both twice.
+            self._used = end
+            self._sequence = sequence + 1
         except OSError:
             return self._append_slowly(payload, crc)
         except BaseException:
-            segment.put(start, payload, crc, sequence)  # see `append_encoded`
-            self._used = start + frame_size(len(payload))
+            self._used = end
             self._sequence = sequence + 1
+            with contextlib.suppress(OSError):
+                segment.put(start, payload, crc, sequence)  # see `append_encoded`
             raise
-        self._used = start + frame_size(len(payload))
-        self._sequence = sequence + 1
         return sequence
 
     def _append_slowly(self, payload: bytes, crc: int) -> int | None:
@@ -405,15 +408,16 @@ class JournalWriter:
         self._limit = min(resident, self._capacity if end > early else early)
         try:
             segment.put(start, payload, crc, sequence)
+            self._used = end
+            self._sequence = sequence + 1
         except OSError:
             raise
         except BaseException:
-            segment.put(start, payload, crc, sequence)  # see `append_encoded`
             self._used = end
             self._sequence = sequence + 1
+            with contextlib.suppress(OSError):
+                segment.put(start, payload, crc, sequence)  # see `append_encoded`
             raise
-        self._used = end
-        self._sequence = sequence + 1
         return sequence
 
     def _begin(self, segment: Segment) -> None:

@@ -5,6 +5,7 @@ This package may import msgspec and numpy only. It knows no tracker, no file and
 
 from tracker_bridge.records._codec import decode, encode, pack_mask, pack_values, unpack_mask, unpack_values
 from tracker_bridge.records._merge import merge_params
+from tracker_bridge.records._text import encodable
 from tracker_bridge.records._types import (
     RECORD_FORMAT,
     Alert,
@@ -44,6 +45,7 @@ __all__ = [
     "Tags",
     "Text",
     "decode",
+    "encodable",
     "encode",
     "merge_params",
     "pack_mask",

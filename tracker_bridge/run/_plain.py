@@ -17,10 +17,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
 import numpy as np
-
-from tracker_bridge.records import AnyRecord
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _LARGEST_INT = 2**63 - 1
@@ -51,21 +48,6 @@ def plain_tags(tags: Any) -> dict[str, str | None]:
     if isinstance(tags, Iterable):
         return {_tag(tag): None for tag in tags}
     raise TypeError(f"tags must be texts or a mapping of texts, not {type(tags).__name__}")
-
-
-def encodable(record: AnyRecord) -> AnyRecord:
-    """The record with every lone surrogate in its texts replaced by a question mark."""
-    return msgspec.structs.replace(
-        record, **{name: _encodable(getattr(record, name)) for name in record.__struct_fields__}
-    )
-
-
-def _encodable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_encodable(key): _encodable(inner) for key, inner in value.items()}
-    return tuple(map(_encodable, value)) if isinstance(value, tuple) else value
 
 
 def _tag(tag: Any) -> str:

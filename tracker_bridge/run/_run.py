@@ -32,12 +32,13 @@ from tracker_bridge.records import (
     Step,
     Tags,
     Text,
+    encodable,
     encode,
 )
 from tracker_bridge.run import _exit
 from tracker_bridge.run._channel import Channel, NoChannel, ThreadChannel, wait_until
 from tracker_bridge.run._pending import PendingRecords
-from tracker_bridge.run._plain import encodable, plain_params, plain_tags
+from tracker_bridge.run._plain import plain_params, plain_tags
 from tracker_bridge.run._result import BackendDelivery, Delivery, sync_command
 from tracker_bridge.run._values import OnDevice, as_scalar, as_step, as_time_ns, check_names
 from tracker_bridge.run._watch import Tables, watch

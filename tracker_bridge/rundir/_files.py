@@ -49,6 +49,13 @@ class FileLock:
             pause = min(pause * 2, 0.05)
         self._fd = fd
 
+    def is_current(self) -> bool:
+        """Whether the lock is held and its path still names the file that is locked (nobody has removed it)."""
+        try:
+            return self._fd is not None and os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+        except OSError:
+            return False
+
     def release(self) -> None:
         """Give the lock back; harmless if it is not held."""
         if self._fd is not None:
