@@ -118,6 +118,17 @@ def test_import_of_what_is_not_there_is_wrong_usage(program: Program, arguments:
     assert "Traceback" not in done.err
 
 
+@pytest.mark.parametrize("place", ["file/queue", "file"])
+def test_a_queue_that_cannot_be_written_to_is_one_line(program: Program, tmp_path: Path, place: str) -> None:
+    """No traceback: what is in the way, and the status of wrong usage."""
+    make_tree(tmp_path / "tree", 2)
+    (tmp_path / "file").write_text("")
+    done = program("import", "tensorboard", "tree", "--dir", place)
+    assert (done.code, done.out) == (2, "")
+    assert len(done.err.splitlines()) == 1
+    assert str(tmp_path / "file") in done.err
+
+
 def test_import_takes_files_from_named_folders_only(program: Program, tmp_path: Path) -> None:
     """A file elsewhere is left out and counted, and taken with --files-under."""
     (tmp_path / "elsewhere").mkdir()
@@ -397,6 +408,18 @@ def test_prune_removes_only_what_is_delivered_and_old(program: Program, tmp_path
     finally:
         lock.release()
     assert sorted(p.name for p in folder.iterdir()) == ["busy", "live", "young"]
+
+
+def test_prune_of_a_link_removes_the_link(program: Program, tmp_path: Path) -> None:
+    """What lies elsewhere stays; nothing hidden is left behind."""
+    paths = make_run(tmp_path / "elsewhere" / "r1")
+    queue = tmp_path / "tracker_bridge_runs"
+    queue.mkdir()
+    (queue / "r1").symlink_to(paths.root)
+    done = program("prune", "--older-than", "0s", "--force", "--json")
+    assert done.json["runs"][0]["kept"] is None
+    assert list(queue.iterdir()) == []
+    assert load_manifest(paths).run_id == "r1"
 
 
 @pytest.mark.parametrize("age", ["soon", "-3d", "5", "d"])

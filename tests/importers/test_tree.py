@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -19,9 +22,9 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tests.importers.helpers import points_of, same
 from tests.importers.test_tensorboard import NAME, VERSION, framed, scalar, write_events
 from tests.waiting import until
-from tracker_bridge.importers import Outcome, _tree, discover, import_tree
+from tracker_bridge.importers import Outcome, _staging, _tree, discover, import_tree
 from tracker_bridge.reader import read
-from tracker_bridge.rundir import RunPaths, load_manifest
+from tracker_bridge.rundir import FileLock, RunPaths, _files, load_manifest
 
 KIND = "tensorboard"
 
@@ -125,6 +128,133 @@ def test_what_a_killed_import_left_is_removed_and_a_living_one_is_left_alone(tmp
     finally:
         started[1].kill()
         started[1].communicate()
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "tensorboard", "wandb", "neptune-db"])
+def test_what_is_no_file_costs_one_run_and_not_the_tree(tmp_path: Path, kind: str) -> None:
+    """A dangling link and a pipe are failed runs with their reason; the import neither stops at them nor waits."""
+    names = {"csv": "a.csv", "jsonl": "a.jsonl", "tensorboard": NAME, "wandb": "run-a.wandb"}
+    name = names.get(kind, "run_operations.sqlite3")
+    other = "run-b.wandb" if kind == "wandb" else name  # files of one run id are one run
+    tree = tmp_path / "tree"
+    for folder in ("link", "pipe", "sound"):
+        (tree / folder).mkdir(parents=True)
+    (tree / "link" / name).symlink_to("nowhere")
+    os.mkfifo(tree / "pipe" / other)
+    if kind == "csv":
+        (tree / "sound" / name).write_text("step,loss\n1,2.0\n")
+    elif kind == "jsonl":
+        (tree / "sound" / name).write_text('{"step": 1, "loss": 2.0}\n')
+    elif kind == "tensorboard":
+        write_events(tree / "sound", [VERSION, scalar("loss", 1, 2.0)], name)
+    report = import_tree(kind, tree, tmp_path / "queue", workers=1)
+    why = {Path(outcome.source).parent.name: outcome.why or "" for outcome in report.failed}
+    assert "not a regular file" in why["pipe"]
+    assert "No such file" in why["link"]
+    assert len(report.imported) == (1 if kind in ("csv", "jsonl", "tensorboard") else 0)
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_name_that_is_no_text_is_spelled_out(tmp_path: Path, workers: int) -> None:
+    """A file name of another encoding is imported under an escaped name, in this process and in others."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for number in range(4):
+        path = os.fsencode(tree) + b"/caf\xe9-%d.csv" % number
+        Path(os.fsdecode(path)).write_text(f"step,loss\n1,{number}\n")
+    held = threading.Event()
+
+    def hold(_: Outcome) -> None:
+        if workers > 1 and not held.is_set():
+            held.set()
+            until(importers, what="another process joins")
+
+    report = import_tree("csv", tree, tmp_path / "queue", workers=workers, on_progress=hold)
+    assert report.failed == ()
+    assert sorted(outcome.name or "" for outcome in report.imported) == [f"caf\\udce9-{n}" for n in range(4)]
+    for outcome in report.imported:
+        assert load_manifest(RunPaths(Path(outcome.dir or ""))).name == outcome.name
+    again = import_tree("csv", tree, tmp_path / "queue", workers=1)
+    assert len(again.skipped) == 4
+
+
+def test_ctrl_c_ends_all_importing_processes_quietly(tmp_path: Path) -> None:
+    """What a terminal sends to the whole group: no traceback of any process, none left, nothing half imported."""
+    tree, queue = tmp_path / "tree", tmp_path / "queue"
+    tree.mkdir()
+    rows = "".join(f"{step},{step / 7}\n" for step in range(30_000))
+    for number in range(40):
+        (tree / f"{number}.csv").write_text("step,loss\n" + rows)
+    code = (
+        "import sys; from tracker_bridge.importers import _tree; _tree.NEXT_WORKER = 0.0;"
+        " from tracker_bridge.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", code, "import", "csv", str(tree), "--dir", str(queue), "--workers", "3"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        parent = psutil.Process(process.pid)
+        until(lambda: len(parent.children()) == 2 and len(list(queue.glob("csv-*"))) >= 2, 60, "all of them import")
+        children = parent.children()
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert "Traceback" not in err, err
+    assert process.returncode == 130
+    psutil.wait_procs(children, timeout=10)
+    assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+    assert not (queue / ".importing").exists()
+    for path in queue.glob("csv-*"):
+        assert len(read(path).metrics()["loss"][0]) == 30_000
+
+
+def test_a_place_that_was_swept_before_it_was_locked_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two others sweep while a place is made: one removes its lock file, one makes it anew and then takes the folder.
+
+    Asked only whether there is such a file, the place was used, and every run in it failed.
+    """
+    queue = tmp_path / "queue"
+    lock_it, mkdir = _files._try_lock, Path.mkdir
+    swept: list[Path] = []
+    second: list[FileLock] = []
+
+    def try_lock(fd: int) -> bool:
+        if not swept:
+            (path,) = (queue / ".importing").glob("*.lock")
+            swept.append(path)
+            with FileLock(path):
+                path.unlink()
+        return lock_it(fd)
+
+    def make(self: Path, *arguments: Any, **more: Any) -> None:
+        mkdir(self, *arguments, **more)
+        if swept and self == swept[0].with_suffix("") and not second:
+            second.append(FileLock(swept[0]))
+            second[0].acquire(0)
+
+    monkeypatch.setattr(_files, "_try_lock", try_lock)
+    monkeypatch.setattr(Path, "mkdir", make)
+    with _staging.Staging(queue) as staging:
+        staging.open()
+        shutil.rmtree(swept[0].with_suffix(""), ignore_errors=True)
+        swept[0].unlink()
+        second[0].release()
+        assert staging.place("run").is_dir()
+    assert not (queue / ".importing").exists()
+
+
+def test_what_was_left_goes_also_when_nothing_is_imported(tmp_path: Path) -> None:
+    """An import that skips every run clears up after one that was killed."""
+    tree, queue = make_tree(tmp_path / "tree", 1), tmp_path / "queue"
+    import_tree(KIND, tree, queue, workers=1)
+    (queue / ".importing" / "1-dead" / "run").mkdir(parents=True)
+    (queue / ".importing" / "1-dead.lock").touch()
+    assert len(import_tree(KIND, tree, queue, workers=1).skipped) == 1
+    assert not (queue / ".importing").exists()
 
 
 def test_a_long_run_goes_over_many_segments(tmp_path: Path) -> None:
