@@ -393,7 +393,7 @@ def test_ctrl_c_at_any_place_of_an_append_costs_no_other_record(
     """
     if not mapped:
         monkeypatch.setattr(_segment, "mmap", None)
-    inside = {"_append_plain", "_put", "put", "write_at", "frame_size"}
+    inside = {"_append_plain", "_put", "_place", "put", "write_at", "frame_size"}
     with JournalWriter.create(tmp_path / "j", RUN) as writer, JournalReader(tmp_path / "j") as reader:
         returned: list[int] = []
         seen: list[int] = []

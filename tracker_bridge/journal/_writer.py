@@ -335,15 +335,21 @@ class JournalWriter:
 
     def _append_plain(self, segment: PlainSegment, payload: bytes, crc: int) -> int | None:
         """The fast path of a file that is not mapped: one write. The slow path writes the same place after a fault."""
+        try:
+            return self._place(segment, payload, crc, self._used + frame_size(len(payload)))
+        except OSError:
+            return self._append_slowly(payload, crc)
+
+    def _place(self, segment: Segment, payload: bytes, crc: int, end: int) -> int:
+        """Write a frame at the end and count it; its sequence. Raises `OSError`, and then it is not counted."""
         start, sequence = self._used, self._sequence
-        end = start + frame_size(len(payload))
         try:
             segment.put(start, payload, crc, sequence)
-            # No call from here on: Ctrl-C between a record that readers see and its end would use both twice.
+            # No call from here on: Ctrl-C between a record that readers see and its count would use both twice.
             self._used = end
             self._sequence = sequence + 1
         except OSError:
-            return self._append_slowly(payload, crc)
+            raise
         except BaseException:
             self._used = end
             self._sequence = sequence + 1
@@ -399,26 +405,13 @@ class JournalWriter:
         assert segment is not None
         if self._left is not None:
             self._begin(segment)
-        start, sequence = self._used, self._sequence
-        end = start + frame_size(len(payload))
+        end = self._used + frame_size(len(payload))
         early = self._capacity // _ORDER_AFTER
         if end > early:
             self._preparer.order(self._number + 1, self._next_size, BLOCK, self._number)
         resident = segment.populate(end) if isinstance(segment, MappedSegment) else self._capacity
         self._limit = min(resident, self._capacity if end > early else early)
-        try:
-            segment.put(start, payload, crc, sequence)
-            self._used = end
-            self._sequence = sequence + 1
-        except OSError:
-            raise
-        except BaseException:
-            self._used = end
-            self._sequence = sequence + 1
-            with contextlib.suppress(OSError):
-                segment.put(start, payload, crc, sequence)  # see `append_encoded`
-            raise
-        return sequence
+        return self._place(segment, payload, crc, end)
 
     def _begin(self, segment: Segment) -> None:
         """Open the new segment to readers and end the one before it. Repeated if it is interrupted."""
