@@ -256,9 +256,10 @@ def test_params_that_take_several_operations_are_whole_after_a_fault(
     """Between the operations of one item the delivery ends: the first was taken for all, and `params` stayed away."""
     adapter, run = _open(tmp_path)
     batch = Batch((ParamsItem(1, BEGIN, {"lr": 0.1, "text": "x" * 300_000}), _row(2, 0, a=1.0)))
-    with monkeypatch.context() as patch, pytest.raises(OSError, match="the end"):
+    with monkeypatch.context() as patch:
         patch.setattr(Run, "assign_files", Mock(side_effect=OSError("the end")))
-        adapter.write(batch)
+        with pytest.raises(OSError, match="the end"):
+            adapter.write(batch)
     again = NeptuneAdapter(adapter.options)
     again.open(run)
     again.write(batch)
@@ -278,9 +279,10 @@ def test_tags_of_a_run_that_goes_on_hide_no_point(tmp_path: Path, monkeypatch: p
     batch = Batch(tuple(_row(n, n, a=float(n)) for n in range(5)))
     killed = NeptuneAdapter(adapter.options)
     killed.open(run)
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+    with monkeypatch.context() as patch:
         patch.setattr("tracker_bridge_neptune._run.RunWriter._save", Mock(side_effect=SystemExit))
-        killed.write(batch)
+        with pytest.raises(SystemExit):
+            killed.write(batch)
     again = NeptuneAdapter(adapter.options)
     again.open(run)
     again.write(batch)
@@ -307,6 +309,30 @@ def test_a_future_sdk_without_bulk_transactions_stores_the_same(
     usual = series(tmp_path / "usual")
     monkeypatch.setattr("tracker_bridge_neptune._run._bulk_store", lambda run: None)
     assert series(tmp_path / "future") == usual
+
+
+TWO = """
+import sys
+import tracker_bridge as bridge
+
+blocks = {"adapter": "neptune", "mode": "offline", "log_directory": "n"}
+backends = {"neptune": {"mode": "offline", "log_directory": "n"}, "neptune-blocks": blocks}
+with bridge.init({"backends": backends}, run_id="N1", resume=len(sys.argv) > 2) as run:
+    for step in range(int(sys.argv[1]), int(sys.argv[1]) + 50):
+        run.log_metrics({"a": float(step)}, step=step)
+"""
+
+
+def test_two_backends_of_one_run_have_a_run_each(tmp_path: Path) -> None:
+    """A fixed id for each, also when the run goes on; under one id Neptune had every point twice."""
+    for arguments in (["0"], ["50", "resume"]):
+        done = scripts.run(tmp_path, TWO, *arguments, timeout=100.0)
+        assert done.returncode == 0, done.stderr
+    for run_id in ("N1", "N1-neptune-blocks"):
+        stored = readback.read_run(tmp_path / "n", run_id)
+        assert _steps(stored, "a") == [(n, float(n)) for n in range(100)]
+        assert stored.attributes["tracker_bridge/status"] == "finished"
+        assert stored.attributes["tracker_bridge/run_id"] == "N1"
 
 
 def test_the_random_state_is_left_alone(tmp_path: Path) -> None:
