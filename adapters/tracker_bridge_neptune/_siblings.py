@@ -1,4 +1,4 @@
-"""Which of a run's backends of one kind this one is, from the run's own description on disk. Knows nothing of Neptune."""
+"""Which of a run's backends of one kind this one is, from the run's own description on disk. Knows no Neptune."""
 
 from __future__ import annotations
 
