@@ -13,6 +13,9 @@ from tracker_bridge_mlflow._waits import retry_after
 
 _REFUSALS = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "MALFORMED_REQUEST", "REQUEST_LIMIT_EXCEEDED"})
 _RIGHTS = frozenset({"PERMISSION_DENIED", "UNAUTHENTICATED", "CUSTOMER_UNAUTHORIZED"})
+_TOO_LARGE = re.compile(r"int too (large|big) to convert|value out of range", re.IGNORECASE)
+# The words of Python's database drivers and of protobuf about an integer that a column or a field cannot hold. MLflow
+# passes the former on as an internal error, the latter as it is.
 _INACTIVE = re.compile(r"must be in (the )?'?active'? (state|lifecycle)", re.IGNORECASE)
 _LONGEST = 400
 
@@ -25,7 +28,9 @@ def error_code(error: BaseException) -> str:
 
 def is_refusal(error: BaseException) -> bool:
     """Whether the data are at fault, so that sending them again cannot help."""
-    return error_code(error) in _REFUSALS and not _INACTIVE.search(str(error))
+    if isinstance(error, OSError):
+        return False
+    return bool(_TOO_LARGE.search(str(error))) or (error_code(error) in _REFUSALS and not _INACTIVE.search(str(error)))
 
 
 def later(error: BaseException, tracking_uri: str) -> RetryLater:

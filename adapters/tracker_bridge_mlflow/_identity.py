@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 RUN_TAG, BACKEND_TAG = "tracker_bridge.run_id", "tracker_bridge.backend"
+STATUS_TAG = "tracker_bridge.status"
+"""Says `crashed`, which MLflow has no status for, as long as that is how the run ended."""
 NO_EXPERIMENT = "tracker_bridge"
 """The experiment of runs that name none; MLflow's `Default` would mix them with everything else."""
 

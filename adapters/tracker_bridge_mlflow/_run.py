@@ -47,7 +47,14 @@ from tracker_bridge_mlflow._fitting import (
     param_texts,
     tag_pairs,
 )
-from tracker_bridge_mlflow._identity import find_experiment, find_run, page, tracking_uri, without_credentials
+from tracker_bridge_mlflow._identity import (
+    STATUS_TAG,
+    find_experiment,
+    find_run,
+    page,
+    tracking_uri,
+    without_credentials,
+)
 from tracker_bridge_mlflow._notes import load_notes, save_notes
 from tracker_bridge_mlflow._options import MlflowOptions
 from tracker_bridge_mlflow._waits import shorten_waits
@@ -111,6 +118,8 @@ class RunWriter:
             raise RetryLater(f"run {self._id} is deleted: restore it (mlflow runs restore --run-id {self._id})")
         if self._ours and stored.info.status != "RUNNING":
             client.update_run(self._id, status="RUNNING")
+        if self._ours and STATUS_TAG in stored.data.tags:
+            client.delete_tag(self._id, STATUS_TAG)
         self._stored_params: dict[str, str] = dict(stored.data.params)
         self._params: dict[str, Any] = {}
         merge_params(self._params, run.params)
@@ -173,7 +182,7 @@ class RunWriter:
                 end_ms = (self._notes.last_ns or time.time_ns()) // 1_000_000
                 self._client.set_terminated(self._id, _STATUS.get(status, "FAILED"), end_ms)
                 if status == "crashed":
-                    self._client.set_tag(self._id, "tracker_bridge.status", status)
+                    self._client.set_tag(self._id, STATUS_TAG, status)
 
     # --- metrics
 
@@ -199,7 +208,7 @@ class RunWriter:
         metrics = [_metric(rows[row], slot) for row, slot in points]
         try:
             self._client.log_batch(self._id, metrics=metrics, synchronous=True)
-        except MlflowException as error:
+        except (MlflowException, ValueError, OverflowError) as error:
             if is_timeout(error):
                 self._most_metrics = max(_FEWEST_METRICS, self._most_metrics // 2)
                 self._in_time = 0
@@ -222,7 +231,7 @@ class RunWriter:
         """Write the item; the reason if it is refused, else empty."""
         try:
             self._write_item(item)
-        except MlflowException as error:
+        except (MlflowException, ValueError, OverflowError) as error:
             if not is_refusal(error):
                 raise
             return short(error)

@@ -5,6 +5,7 @@ characters. A text or a file without a step is a single value, with a step a ser
 (neighbours are merged). A name that is already used for another kind of data gets the kind at its end (`loss/value`,
 `loss/text`, `loss/texts`, `loss/histogram`, `loss/file`, `loss/files`). An alert is a text in the series
 `health/<rule>/alerts`. Neptune has no run status for clients to set: it is the attribute `tracker_bridge/status`.
+The run's id is Neptune's, too; a second Neptune backend of a run adds its name to it.
 Originals of changed names are `tracker_bridge/names/<name>`.
 """
 

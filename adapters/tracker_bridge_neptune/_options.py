@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, Union
 
 from tracker_bridge.adapter import Options, RunInfo
+from tracker_bridge_neptune._siblings import is_first
 
 Mode = Literal["async", "offline", "disabled"]
 
@@ -76,8 +77,12 @@ def token_of(options: NeptuneOptions) -> str:
 
 
 def run_id_of(options: NeptuneOptions, run: RunInfo) -> str:
-    """The run's id in Neptune: the one it had before, the configured one, or the bridge's own (`/` becomes `_`)."""
-    return run.ids.get("run_id") or options.run_id or run.run_id.replace("/", "_")
+    """The run's id in Neptune: the one it had before, the configured one, or the bridge's own (`/` becomes `_`).
+
+    All but the run's first Neptune backend add their name: Neptune would take the data of all for those of one run.
+    """
+    own = run.run_id if is_first(run) else f"{run.run_id}-{run.backend}"
+    return run.ids.get("run_id") or options.run_id or own.replace("/", "_")
 
 
 def log_directory_of(options: NeptuneOptions, run: RunInfo) -> Path:

@@ -11,7 +11,8 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,7 @@ from tracker_bridge_neptune._options import (
     token_of,
 )
 from tracker_bridge_neptune._values import (
+    INT64,
     NAMES,
     Step,
     clean,
@@ -132,6 +134,7 @@ class RunWriter:
         """End the run and see that everything was sent."""
         if self._run is not None:
             if status is not None:
+                self._settle()
                 self._assign({"tracker_bridge/status": status})
             self._end()
         elif self._token is not None:
@@ -282,6 +285,8 @@ class RunWriter:
             return
         if self._run is None:
             self._restart()
+        # A try that failed has left its mark open: what is written besides must not be taken for its item.
+        self._settle()
         if batch.renamed:
             self._assign({f"tracker_bridge/names/{name}": clean(old) for name, old in batch.renamed.items()})
         bad: list[tuple[Item, str]] = []
@@ -295,6 +300,12 @@ class RunWriter:
                 continue
             elif isinstance(item, Row):
                 rows.append((item, mark))
+            elif isinstance(item, (ParamsItem, TagsItem)):
+                # Some take several operations, none of which tells that all are there; repeated they do no harm.
+                self._commit(rows)
+                rows = []
+                self._describe(item)
+                self._ledger.done = max(self._ledger.done, mark)
             else:
                 self._commit(rows)
                 rows = []
@@ -321,6 +332,8 @@ class RunWriter:
                 return "Neptune takes finite, increasing histogram edges only"
             if not (np.isfinite(item.counts).all() and (item.counts >= 0).all()):
                 return "Neptune takes finite, non-negative histogram counts only"
+            if not item.counts.sum() < INT64:
+                return "Neptune takes histograms of fewer than 2^63 values only"
         series = _series_of(item)
         if series is None:
             return None
@@ -430,14 +443,14 @@ class RunWriter:
     def _time(self, item: Item) -> datetime:
         return datetime.fromtimestamp(self._clock(item.time_ns) / 1e9, timezone.utc)
 
-    def _other(self, item: Item) -> None:
+    def _describe(self, item: ParamsItem | TagsItem) -> None:
         if isinstance(item, ParamsItem):
             self._params(item.params)
-            self._touch(item)
-        elif isinstance(item, TagsItem):
+        else:
             self._tags(tag_texts(item.now))
-            self._touch(item)
-        elif isinstance(item, TextItem):
+
+    def _other(self, item: Item) -> None:
+        if isinstance(item, TextItem):
             text = cut_text(clean(item.text))
             if item.step is None:
                 self._assign({self._attribute(item.name, "text"): text})
@@ -472,29 +485,37 @@ class RunWriter:
         if not params:
             return
         values, cut = configs(params, self._names)
-        self._assign(values)
         merge_params(self._all_params, params)
+        self._assign(values)
         if cut:
             whole = param_text(self._all_params).encode("utf-8", "backslashreplace")
-            self._run.assign_files({"tracker_bridge/params": File(source=whole, mime_type="application/json")})
+            with self._operation():
+                self._run.assign_files({"tracker_bridge/params": File(source=whole, mime_type="application/json")})
 
     def _tags(self, wanted: set[str]) -> None:
         known = set(self._ledger.tags)
         if wanted - known:
-            self._run.add_tags(sorted(wanted - known))
+            with self._operation():
+                self._run.add_tags(sorted(wanted - known))
         if known - wanted:
-            self._run.remove_tags(sorted(known - wanted))
+            with self._operation():
+                self._run.remove_tags(sorted(known - wanted))
         self._ledger.tags = sorted(wanted)
 
     def _assign(self, values: dict[str, Any]) -> None:
-        self._run.log_configs(values)
-        if not self._ledger.marks:
-            self._ledger.base = _read(database.operations, self._path)
+        with self._operation():
+            self._run.log_configs(values)
 
-    def _touch(self, item: Item) -> None:
-        # A change that came to nothing (a tag that was there) writes no operation; its mark must not wait for one.
-        if _read(database.operations, self._path) <= self._ledger.base:
-            self._run.log_configs({"tracker_bridge/sequence": item.sequence})
+    @contextmanager
+    def _operation(self) -> Iterator[None]:
+        """Around a call that adds operations: that it did, and that those of no item are none of the next one's."""
+        before = _read(database.operations, self._path)
+        yield
+        operations = _read(database.operations, self._path)
+        if operations <= before:
+            raise RetryLater(f"Neptune's local database did not take a record: {self._database}")
+        if not self._ledger.marks:
+            self._ledger.base = operations
 
 
 def _bulk_store(run: Run) -> Any:

@@ -21,7 +21,7 @@ MAX_BINS = 512
 NAMES = NameRule(max_length=1000, unit="bytes", reserved=(r"sys/.*", r"tracker_bridge/.*"))
 """Attribute paths have at most 1,024 bytes of UTF-8, some of which `tracker_bridge/names/<name>` needs; `sys/` is the
 server's own."""
-_INT64 = 2**63
+INT64 = 2**63
 
 
 def step_problem(step: Step) -> str | None:
@@ -58,7 +58,7 @@ def config(value: Any) -> Any:
     if isinstance(value, (bool, float, datetime)):
         return value
     if isinstance(value, int):
-        return value if -_INT64 <= value < _INT64 else str(value)
+        return value if -INT64 <= value < INT64 else str(value)
     if isinstance(value, (list, tuple)) and _fits_a_set(value):
         return [clean(part) for part in value]
     return clean(param_text(value))

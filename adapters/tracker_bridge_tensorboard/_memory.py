@@ -7,6 +7,7 @@ came between) is found by reading their tails. It lies in the run's directory, s
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 from typing import Any, Union
 
@@ -57,6 +58,27 @@ def save_memory(directory: Path, memory: Memory) -> None:
     temporary = directory / f"{FILE_NAME}.{os.getpid()}"
     temporary.write_bytes(msgspec.msgpack.encode(memory))
     os.replace(temporary, directory / FILE_NAME)
+
+
+def claim(directory: Path, memory: Memory) -> bool:
+    """Take `directory` for the writer of `memory`; of several that try at once one gets True. Raises `OSError`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    data, target = msgspec.msgpack.encode(memory), directory / FILE_NAME
+    temporary = directory / f"{FILE_NAME}.{os.getpid()}-{secrets.token_hex(4)}"
+    temporary.write_bytes(data)
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links, where a kill may leave the file empty
+        try:
+            with target.open("xb") as file:
+                file.write(data)
+        except FileExistsError:
+            return False
+    finally:
+        temporary.unlink()
+    return True
 
 
 def belongs_to(memory: Memory, run: RunInfo) -> bool:

@@ -37,7 +37,7 @@ from tracker_bridge_tensorboard._location import (
     part_files,
     run_directories,
 )
-from tracker_bridge_tensorboard._memory import FILE_NAME, Memory, belongs_to, load_memory, save_memory
+from tracker_bridge_tensorboard._memory import FILE_NAME, Memory, belongs_to, claim, load_memory, save_memory
 from tracker_bridge_tensorboard._options import TensorBoardOptions
 from tracker_bridge_tensorboard._session import PARAMS_FILE, end_file, params_json, start_file
 from tracker_bridge_tensorboard._summaries import HISTOGRAM, IMAGE, TEXT, histogram_summary, image_summary, text_summary
@@ -244,8 +244,11 @@ def _find_directory(options: TensorBoardOptions, run: RunInfo) -> Path:
     log_dir = (run.cwd / Path(options.log_dir).expanduser()).absolute()
     for directory in run_directories(log_dir, run, options.comment):
         memory = load_memory(directory)
+        if memory is not None and belongs_to(memory, run):
+            return directory
+        # Other backends of this run may be looking for a place at this moment, on other threads or in a replay.
         free = not event_files(directory) and not (directory / FILE_NAME).exists()
-        if free or (memory is not None and belongs_to(memory, run)):
+        if free and claim(directory, Memory(run.run_id, run.backend, run.started_ns)):
             return directory
     raise RetryLater(f"{log_dir}: no directory is free for run {run.run_id}")
 

@@ -4,7 +4,7 @@ The bridge's step is the column `global_step`, the x axis of every chart; W&B's 
 repeated steps are kept, and fractional ones exactly. What is logged at one step is one row as long as no other step
 comes between; the last row is held until a larger step, or the end. Params keep their nesting, tags are strings of at
 most 64 characters (`name` or `name:value`), texts are HTML media, histograms and images are W&B's own, files are files
-of the run. The experiment is the group.
+of the run. The experiment is the group. The run's id is W&B's, too; a second W&B backend of a run adds its name to it.
 Originals of changed series names are in the config under `tracker_bridge_names`.
 """
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Union
 
 from tracker_bridge.adapter import Options, RunInfo
+from tracker_bridge_wandb._siblings import is_first
 
 _LONGEST_ID = 64
 
@@ -43,15 +44,25 @@ def project_of(options: WandbOptions, run: RunInfo) -> str | None:
 
 
 def run_id_of(options: WandbOptions, run: RunInfo) -> str:
-    """The run's id in W&B: the one it had before, the configured one, or the bridge's own as far as W&B takes it."""
-    wanted = run.ids.get("run_id") or options.id or os.environ.get("WANDB_RUN_ID")
+    """The run's id in W&B: the one it had before, the configured one, or the bridge's own as far as W&B takes it.
+
+    W&B's service takes an id once at a time, so all but the run's first W&B backend add their name to it.
+    """
+    wanted = run.ids.get("run_id") or options.id
     if wanted:
         return wanted
-    clean = re.sub(r"[:;,#?/'\s\\]", "-", run.run_id)
+    given = os.environ.get("WANDB_RUN_ID")
+    first = is_first(run)
+    if given and first:
+        return given
+    whole = given or run.run_id
+    if not first:
+        whole = f"{whole}-{run.backend}"
+    clean = re.sub(r"[:;,#?/'\s\\]", "-", whole)
     if len(clean) <= _LONGEST_ID:
         return clean
     # What tells ranks and sweeps apart is often at the end.
-    mark = hashlib.blake2b(run.run_id.encode(), digest_size=6).hexdigest()
+    mark = hashlib.blake2b(whole.encode(), digest_size=6).hexdigest()
     return f"{clean[: _LONGEST_ID - len(mark) - 1]}-{mark}"
 
 

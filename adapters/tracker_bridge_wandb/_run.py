@@ -95,14 +95,14 @@ class RunWriter:
     def open(self) -> Opened:
         """Recover what a crash left, start the SDK's run, send what the server lacks."""
         self._run = None
-        session.release(self._run_id)
+        session.release(self._info, self._run_id)
         self._recover()
         merge_params(self._params, self._info.params)
         values, _ = config(self._params)
         try:
             self._run = session.start(self._options, self._info, self._run_id, values, self._on_stop)
-        except RetryLater:
-            if not session.free_id() and not self._ledger.segments:
+        except session.IdTakenError:
+            if not self._ledger.segments:
                 self._run_id = f"{run_id_of(self._options, self._info)}-{time.time_ns():x}"
             raise
         run = self._run
@@ -111,6 +111,8 @@ class RunWriter:
             return Opened({"run_id": self._run_id})
         self._send_row = sender(run)
         session.describe(run, self._info)
+        if self._ledger.segments:
+            self._latest.setdefault("tracker_bridge_status", json.dumps("running"))
         self._continue()
         if self._renamed:
             self._configure_names()
@@ -136,7 +138,10 @@ class RunWriter:
         online = session.is_online(run)
         session.finish(run, EXIT_CODES.get(status or "finished", 1))
         self._run = None
-        self._wait_for_end()
+        if not self._wait_for_end():
+            self._ledger.confirmed = False
+            self._file.save(self._ledger)
+            raise RetryLater(f"W&B's service has not written the run's end to {self._ledger.segments[-1].path}")
         if online:
             self._check_arrival(run)
         self._ledger.confirmed = True
@@ -243,12 +248,13 @@ class RunWriter:
             time.sleep(pause)
             pause = min(1.25 * pause, 0.05)
 
-    def _wait_for_end(self) -> None:
+    def _wait_for_end(self) -> bool:
         # `finish` returns before the service has closed its log.
         deadline = time.monotonic() + LOG_TIMEOUT
         while self._tail is not None and not self._tail.ended and time.monotonic() < deadline:
             time.sleep(0.005)
             self._tail.look()
+        return self._tail is None or self._tail.ended
 
     def _check_arrival(self, run: Any) -> None:
         expected = self._next - self._ledger.missing

@@ -1,7 +1,8 @@
 """The SDK's own run: started, described, ended. The only module that knows how wandb is set up.
 
-wandb keeps state for the whole process. A start that failed leaves its run id unusable until `wandb.teardown`, which
-ends every run of the process; so it is called only where no other run is active, and another id is taken otherwise.
+wandb keeps state for the whole process. A start that failed leaves its run id unusable until the service is told that
+the run has ended, or until `wandb.teardown`, which ends every run of the process and so is called only where no other
+is open. What else is open may belong to the script, or to other backends, on threads of their own.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +31,33 @@ FINISH_TIMEOUT = 20.0
 SETTLE_TIMEOUT = 2.0
 GARBAGE_PERCENT = "400"
 """Growth of the service's heap until it is collected (Go's GOGC; its default is 100)."""
+LET_GO_TIMEOUT = 5.0
 _process_wide = threading.RLock()
-_started: dict[str, Any] = {}
-# wandb allows a run id once in a process; a courier that died must not keep it from the next one.
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    run: Any
+    run_id: str
+    thread: threading.Thread
+
+
+_openings: dict[Path, _Opening] = {}
+# By the backend's own folder: a courier that died must not keep the run id from the next one, nor end another's run.
+
+
+class IdTakenError(RetryLater):
+    """The run id can never be used in this process, or not before a run ends that is none of ours."""
 
 
 def start(
     options: WandbOptions, run: RunInfo, run_id: str, config: Mapping[str, Any], on_stop: Callable[[], None]
 ) -> Any:
-    """Begin or continue the W&B run. Raises `RetryLater`."""
+    """Begin or continue the W&B run. Raises `RetryLater`, of which `IdTakenError` asks for another id."""
+    if any(opening.run_id == run_id for folder, opening in list(_openings.items()) if folder != run.private_dir):
+        raise RetryLater(
+            f"W&B takes the run id {run_id} once at a time and another backend has it: give this one an `id` of its own"
+        )
     settings: dict[str, Any] = {
         "silent": True,
         "console": "off",
@@ -79,12 +99,16 @@ def start(
         try:
             with _process_wide, _roomy_service():
                 _own_service()
-                started = _started[run_id] = wandb.init(**arguments, settings=wandb.Settings(**settings))
+                started = wandb.init(**arguments, settings=wandb.Settings(**settings))
+                _openings[run.private_dir] = _Opening(started, run_id, threading.current_thread())
             return started
         except Exception as error:
             # The service lets go of an id a moment after the run that had it was finished.
-            if "is in use" not in str(error) or time.monotonic() > deadline:
-                raise RetryLater(f"W&B could not be started: {type(error).__name__}: {error}") from error
+            taken = "is in use" in str(error)
+            if not taken or time.monotonic() > deadline:
+                text = f"W&B could not be started: {type(error).__name__}: {error}"
+                usable = (not taken and _let_go(run_id)) or _tear_down()
+                raise (IdTakenError if taken and not usable else RetryLater)(text) from error
         time.sleep(0.05)
 
 
@@ -105,18 +129,39 @@ def _roomy_service() -> Iterator[None]:
         del os.environ["GOGC"]
 
 
-def release(run_id: str) -> None:
-    """End the run of an earlier opening in this process, if it still stands."""
+def release(info: RunInfo, run_id: str) -> None:
+    """End what an earlier opening of this backend, or one with this id whose thread is gone, has left standing."""
     with _process_wide:
-        run = _started.pop(run_id, None)
-        if run is not None and not getattr(run, "_is_finished", True):
-            discard(run)
+        for folder, opening in list(_openings.items()):
+            if folder == info.private_dir or (opening.run_id == run_id and not opening.thread.is_alive()):
+                if getattr(opening.run, "_is_finished", True):
+                    del _openings[folder]
+                else:
+                    _discard(opening.run)
 
 
-def free_id() -> bool:
-    """After a failed start: make the run id usable again. False if another run of this process forbids that."""
+def _let_go(run_id: str) -> bool:
+    """After a failed start: end what the service began under the id. False if it does not answer, or cannot be asked.
+
+    The service must have seen the run's end before it is told to forget the run: it would wait for that, and answer
+    nobody else meanwhile.
+    """
+    try:
+        from wandb.sdk.interface.interface_sock import InterfaceSock
+
+        connection: Any = getattr(wandb_setup, "_singleton")._connection  # noqa: B009 - it is private
+        failed = InterfaceSock(connection._asyncer, connection._client, stream_id=run_id)
+        failed.deliver_exit(1).wait_or(timeout=LET_GO_TIMEOUT)
+        connection.inform_finish(run_id=run_id)
+    except Exception:
+        return False
+    return True
+
+
+def _tear_down() -> bool:
+    """End the service, and with it all that is left of earlier runs. False if another run is open."""
     with _process_wide:
-        if _others_active():
+        if _others_open():
             return False
         with suppress(Exception):
             wandb.teardown()
@@ -163,15 +208,17 @@ def finish(run: Any, exit_code: int) -> None:
     """End the run; returns within about `FINISH_TIMEOUT` s. Never raises: what arrived is checked afterwards."""
     with suppress(Exception):
         run.finish(exit_code=exit_code)
+    for folder, opening in list(_openings.items()):
+        if opening.run is run:
+            del _openings[folder]
 
 
-def discard(run: Any) -> None:
+def _discard(run: Any) -> None:
     """Let go of a run whose service is gone or useless."""
-    with suppress(Exception):
-        run.finish(exit_code=1)
+    finish(run, 1)
     with suppress(Exception):
         wandb.setup().remove_active_run(run)
-    free_id()
+    _tear_down()
 
 
 def lines_on_server(run: Any) -> int | None:
@@ -185,7 +232,10 @@ def lines_on_server(run: Any) -> int | None:
     return int(count) if isinstance(count, int) else None
 
 
-def _others_active() -> bool:
+def _others_open() -> bool:
+    # wandb takes a run for inactive as soon as it begins to finish.
+    if _openings:
+        return True
     # Asking through `wandb.setup` would start a service only to be asked.
     current = getattr(wandb_setup, "_singleton", None)
     return current is not None and current.most_recent_active_run is not None

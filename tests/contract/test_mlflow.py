@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -231,6 +232,29 @@ def test_refused_metrics_take_no_others_with_them(mlflow_sqlite: str, tmp_path: 
     assert [(metric.step, metric.value) for metric in history] == [(0, 1.0), (1, 2.0), (2, 3.0)]
 
 
+@pytest.mark.parametrize("store", ["mlflow_sqlite", "mlflow_server"])
+def test_a_number_that_no_store_can_hold_costs_that_point_only(
+    request: pytest.FixtureRequest, tmp_path: Path, store: str
+) -> None:
+    """Steps and times outside int64 are refused (as an error that might pass, one blocked a run on sqlite for ever)."""
+    uri = request.getfixturevalue(store)
+    adapter = MlflowAdapter(MlflowOptions(tracking_uri=uri))
+    opened = adapter.open(run_info(tmp_path))
+    names = ("m/0", "m/1")
+    edges = (2**63 - 1, -(2**63))
+    good = [dataclasses.replace(row(number, 1.0, *names), step=step) for number, step in enumerate((0, *edges, 5))]
+    bad = [dataclasses.replace(row(9, 2.0, *names), step=step) for step in (2**63, -(2**63) - 1, 10**30)]
+    bad.append(dataclasses.replace(row(9, 2.0, *names), time_ns=2**70 * 1_000_000))
+    with pytest.raises(Rejected) as refusal:
+        adapter.write(Batch((*good[:2], *bad, *good[2:])))
+    assert list(refusal.value.items) == bad
+    for item in bad:
+        with pytest.raises(Rejected, match=r"too large to convert|out of range"):
+            adapter.write(Batch((item,)))
+    history = MlflowClient(uri).get_metric_history(opened.ids["run_id"], "m/1")
+    assert sorted(metric.step for metric in history) == sorted([0, *edges, 5])
+
+
 def test_infinities_are_nowhere_the_largest_number(mlflow_sqlite: str, tmp_path: Path) -> None:
     """What MLflow's stores would make of an infinity is not in the database."""
     from tracker_bridge.records import Metrics
@@ -380,6 +404,24 @@ def test_end_of_a_run_that_is_closed_by_a_later_process(mlflow_sqlite: str, tmp_
     later.open(run_info(tmp_path, run_id=info.run_id, ids=opened.ids))
     later.close("finished")
     assert MlflowClient(mlflow_sqlite).get_run(opened.ids["run_id"]).info.end_time == 1_750_000_000_007
+
+
+@pytest.mark.parametrize("again", ["finished", "killed", None])
+def test_a_resumed_run_is_not_called_crashed_by_its_tag(mlflow_sqlite: str, tmp_path: Path, again: str | None) -> None:
+    """The tag of an attempt that crashed goes when the run goes on (it stayed: FINISHED, and the tag said crashed)."""
+    info = run_info(tmp_path)
+    adapter = MlflowAdapter(MlflowOptions(tracking_uri=mlflow_sqlite))
+    opened = adapter.open(info)
+    adapter.close("crashed")
+    client = MlflowClient(mlflow_sqlite)
+    before = client.get_run(opened.ids["run_id"])
+    assert (before.info.status, before.data.tags["tracker_bridge.status"]) == ("FAILED", "crashed")
+    resumed = MlflowAdapter(adapter.options)
+    resumed.open(run_info(tmp_path, run_id=info.run_id, ids=opened.ids, attempt=2))
+    resumed.close(again)
+    run = client.get_run(opened.ids["run_id"])
+    expected = {"finished": "FINISHED", "killed": "KILLED", None: "RUNNING"}[again]
+    assert (run.info.status, run.data.tags.get("tracker_bridge.status")) == (expected, None)
 
 
 def test_deleted_run_keeps_its_data_pending(mlflow_sqlite: str, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import multiprocessing
 import random
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import Mock
 
 import msgspec
 import numpy as np
@@ -21,13 +23,14 @@ from tests.contract import kills
 from tests.standins.loopback import Fault, Reply
 from tests.standins.neptune_server import NeptuneServer
 from tests.waiting import until
-from tracker_bridge.adapter import Batch, Rejected, RetryLater, Row, RunInfo
-from tracker_bridge.testing import AdapterTests, StoredRun
+from tracker_bridge.adapter import Batch, HistogramItem, ParamsItem, Rejected, RetryLater, Row, RunInfo
+from tracker_bridge.records import Histogram, Metrics, RunFinished, pack_values
+from tracker_bridge.testing import AdapterTests, StoredRun, Trial
 
 T = TypeVar("T")
 BEGIN = 1_750_000_000_000_000_000
 
-pytest.importorskip("neptune_scale")
+Run = pytest.importorskip("neptune_scale").Run
 
 
 @pytest.fixture(autouse=True)
@@ -197,6 +200,97 @@ def test_steps_and_values_that_neptune_has_no_room_for(tmp_path: Path) -> None:
     assert times == sorted(times)
 
 
+def test_a_histogram_that_neptune_has_no_room_for_is_counted(tmp_path: Path) -> None:
+    """Counts beyond int64 are refused by name, also beside a series with a changed name (then nothing was counted)."""
+    options = msgspec.convert({"mode": "offline", "log_directory": str(tmp_path / "n")}, NeptuneOptions)
+    trial = Trial(tmp_path / "queue", lambda: NeptuneAdapter(options))
+    edges = pack_values(np.array([-1.0, 0.0, 1.0]))
+    trial.append(
+        Metrics(BEGIN, 0, {"a": 1.0}),
+        Metrics(BEGIN, 0, {"a\nb": 1.0}),
+        Histogram(BEGIN, "hh", 11, edges, pack_values(np.array([1e300, 2.0]))),
+        Histogram(BEGIN, "sum", 11, edges, pack_values(np.array([2.0**62, 2.0**62]))),
+        Histogram(BEGIN, "large", 11, edges, pack_values(np.array([2.0**62, 1.0]))),
+        Metrics(BEGIN, 12, {"z": 1.0}),
+        RunFinished(BEGIN, "finished"),
+    )
+    state = trial.deliver()
+    assert sum(state.dropped.values()) == 2
+    assert all("2^63" in reason for reason in state.dropped)
+    stored = readback.read_run(tmp_path / "n", "trial-1")
+    assert [step for step, _, _ in stored.series["large"]] == [11]
+    assert not {"hh", "sum"} & stored.series.keys()
+    assert _steps(stored, "z") == [(12, 1.0)]
+
+
+def test_an_item_that_fails_beside_a_renamed_series_is_not_taken_for_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second try writes the new name first; the next opening took that operation for the item, then lost."""
+    adapter, run = _open(tmp_path)
+    item = HistogramItem(2, BEGIN, "h", 1, np.array([0.0, 1.0]), np.array([5.0]))
+    batch = Batch((_row(1, 0, **{"a_b-0123456789ab": 1.0}), item, _row(3, 2, z=3.0)), {"a_b-0123456789ab": "a\nb"})
+    log_histograms, failures = Run.log_histograms, iter([OSError("one"), OSError("two")])
+
+    def failing(self: Run, *arguments: Any, **more: Any) -> None:
+        for failure in failures:
+            raise failure
+        log_histograms(self, *arguments, **more)
+
+    monkeypatch.setattr(Run, "log_histograms", failing)
+    for text in ("one", "two"):
+        with pytest.raises(OSError, match=text):
+            adapter.write(batch)
+    again = NeptuneAdapter(adapter.options)
+    again.open(run)
+    again.write(batch)
+    again.close("finished")
+    adapter.close(None)
+    stored = readback.read_run(tmp_path, "run-1")
+    assert [len(stored.series[name]) for name in ("a_b-0123456789ab", "h", "z")] == [1, 1, 1]
+
+
+def test_params_that_take_several_operations_are_whole_after_a_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the operations of one item the delivery ends: the first was taken for all, and `params` stayed away."""
+    adapter, run = _open(tmp_path)
+    batch = Batch((ParamsItem(1, BEGIN, {"lr": 0.1, "text": "x" * 300_000}), _row(2, 0, a=1.0)))
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "assign_files", Mock(side_effect=OSError("the end")))
+        with pytest.raises(OSError, match="the end"):
+            adapter.write(batch)
+    again = NeptuneAdapter(adapter.options)
+    again.open(run)
+    again.write(batch)
+    again.close("finished")
+    adapter.close(None)
+    stored = readback.read_run(tmp_path, "run-1")
+    assert stored.attributes["lr"] == 0.1
+    assert "tracker_bridge/params" in stored.attributes
+    assert _steps(stored, "a") == [(0, 1.0)]
+
+
+def test_tags_of_a_run_that_goes_on_hide_no_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill before the first commit of an opening that wrote tags: their operation was taken for the first row."""
+    adapter, run = _open(tmp_path)
+    adapter.close(None)
+    run = dataclasses.replace(run, tags={"t": None}, params={"text": "x" * 300_000}, ids={"run_id": "run-1"})
+    batch = Batch(tuple(_row(n, n, a=float(n)) for n in range(5)))
+    killed = NeptuneAdapter(adapter.options)
+    killed.open(run)
+    with monkeypatch.context() as patch:
+        patch.setattr("tracker_bridge_neptune._run.RunWriter._save", Mock(side_effect=SystemExit))
+        with pytest.raises(SystemExit):
+            killed.write(batch)
+    again = NeptuneAdapter(adapter.options)
+    again.open(run)
+    again.write(batch)
+    again.close("finished")
+    killed.close(None)
+    assert _steps(readback.read_run(tmp_path, "run-1"), "a") == [(n, float(n)) for n in range(5)]
+
+
 def test_a_future_sdk_without_bulk_transactions_stores_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +309,30 @@ def test_a_future_sdk_without_bulk_transactions_stores_the_same(
     usual = series(tmp_path / "usual")
     monkeypatch.setattr("tracker_bridge_neptune._run._bulk_store", lambda run: None)
     assert series(tmp_path / "future") == usual
+
+
+TWO = """
+import sys
+import tracker_bridge as bridge
+
+blocks = {"adapter": "neptune", "mode": "offline", "log_directory": "n"}
+backends = {"neptune": {"mode": "offline", "log_directory": "n"}, "neptune-blocks": blocks}
+with bridge.init({"backends": backends}, run_id="N1", resume=len(sys.argv) > 2) as run:
+    for step in range(int(sys.argv[1]), int(sys.argv[1]) + 50):
+        run.log_metrics({"a": float(step)}, step=step)
+"""
+
+
+def test_two_backends_of_one_run_have_a_run_each(tmp_path: Path) -> None:
+    """A fixed id for each, also when the run goes on; under one id Neptune had every point twice."""
+    for arguments in (["0"], ["50", "resume"]):
+        done = scripts.run(tmp_path, TWO, *arguments, timeout=100.0)
+        assert done.returncode == 0, done.stderr
+    for run_id in ("N1", "N1-neptune-blocks"):
+        stored = readback.read_run(tmp_path / "n", run_id)
+        assert _steps(stored, "a") == [(n, float(n)) for n in range(100)]
+        assert stored.attributes["tracker_bridge/status"] == "finished"
+        assert stored.attributes["tracker_bridge/run_id"] == "N1"
 
 
 def test_the_random_state_is_left_alone(tmp_path: Path) -> None:

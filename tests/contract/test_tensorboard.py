@@ -8,7 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -303,6 +305,62 @@ def test_two_backends_on_one_folder_do_not_share_a_directory(tmp_path: Path) -> 
     _, first_again = opened(tmp_path)
     assert first != second
     assert first_again == first
+
+
+def test_backends_that_open_at_once_do_not_share_a_directory(tmp_path: Path) -> None:
+    """Couriers open on threads of one process, each finds a folder of its own (half of the rounds had a shared one)."""
+    backends = [f"blocks-{number}" for number in range(4)]
+    for attempt in range(25):
+        place = tmp_path / str(attempt)
+        together = threading.Barrier(len(backends))
+
+        def open_one(backend: str, place: Path = place, together: threading.Barrier = together) -> Path:
+            together.wait(20)
+            adapter, directory = opened(place, backend=backend)
+            adapter.write(Batch((row(0, 1.0),)))
+            adapter.close("finished")
+            return directory
+
+        with ThreadPoolExecutor(len(backends)) as threads:
+            found = list(threads.map(open_one, backends))
+        assert len(set(found)) == len(backends)
+        assert sorted(found) == sorted((place / "runs").iterdir())
+        assert [opened(place, backend=backend)[1] for backend in backends] == found
+        for directory in found:
+            assert [event.step for event in accumulate(directory).Scalars("loss")] == [0]
+
+
+def test_processes_that_open_at_once_do_not_share_a_directory(tmp_path: Path) -> None:
+    """A replay may run beside the run's own delivery, in another process (its folder was shared now and then)."""
+    code = (
+        "import pathlib, sys; from tracker_bridge.adapter import *; from tracker_bridge_tensorboard import *\n"
+        "import tracker_bridge_tensorboard._run\n"
+        "here = pathlib.Path(sys.argv[1])\n"
+        "for line in sys.stdin:\n"
+        "    run = RunInfo(line.strip(), sys.argv[2], None, None, None, here, here)\n"
+        "    print(TensorBoardAdapter(TensorBoardOptions(log_dir=str(here))).open(run).ids['log_dir'], flush=True)"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path), f"backend-{number}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(3)
+    ]
+    shared = []
+    for attempt in range(60):
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write(f"run-{attempt}\n")
+            process.stdin.flush()
+        answers = [process.stdout.readline() for process in processes if process.stdout is not None]
+        assert all(answers)
+        shared += [attempt] if len(set(answers)) < len(processes) else []
+    for process in processes:
+        process.communicate(timeout=30)
+    assert not shared
 
 
 def test_new_journal_with_the_same_run_id_loses_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -19,9 +20,11 @@ import psutil
 import pytest
 from tracker_bridge_wandb import WandbAdapter, WandbOptions
 from tracker_bridge_wandb._log import LogTail
+from tracker_bridge_wandb._options import run_id_of
 from tracker_bridge_wandb._values import cells
 
 from tests import readback_wandb as readback
+from tests import scripts
 from tests.contract import kills
 from tests.importers.helpers import of_type, points_of, records_of
 from tests.standins.loopback import Fault, Reply
@@ -233,16 +236,12 @@ def test_a_service_that_dies_loses_nothing(tmp_path: Path) -> None:
     adapter.write(Batch(tuple(_row(n, n, a=float(n)) for n in range(100))))
     adapter.flush()
     adapter.write(Batch(tuple(_row(n, n, a=float(n)) for n in range(100, 200))))
-    cores = [child for child in psutil.Process().children(recursive=True) if "wandb-core" in child.name()]
-    for core in cores:
-        core.kill()
-    psutil.wait_procs(cores, timeout=10)
+    _kill_service()
     batch = Batch(tuple(_row(n, n, a=float(n)) for n in range(200, 300)))
     _persist(lambda: adapter.write(batch))
     _persist(adapter.flush)
     _persist(lambda: adapter.close("finished"))
     rows = readback.read_run(tmp_path, "run-1").rows
-    assert cores
     assert [(row["_step"], row["a"]) for row in rows] == [(n, float(n)) for n in range(300)]
 
 
@@ -346,6 +345,166 @@ def test_a_run_of_the_script_is_left_alone(tmp_path: Path) -> None:
     assert [row["a"] for row in readback.read_run(tmp_path, "bridge").rows] == [1.0, 2.0]
 
 
+TWO = """
+import json, shutil, sys
+import tracker_bridge as bridge
+
+backends = {
+    "wandb": {"mode": "offline"},
+    "wandb-team": {"adapter": "wandb", "mode": "offline", "project": "team"},
+    "wandb-same": {"adapter": "wandb", "mode": "offline"},
+}
+begin, resume = int(sys.argv[1]), sys.argv[2] == "resume"
+if sys.argv[2] == "anew":
+    shutil.rmtree("tracker_bridge_runs")
+with bridge.init({"project": "p", "backends": backends}, run_id="L1", resume=resume) as run:
+    for step in range(begin, begin + 100):
+        run.log_metrics({"a": float(step)}, step=step)
+for name in backends:
+    state = json.load(open(f"tracker_bridge_runs/L1/backends/{name}/state.json"))
+    print(name, state["health"], state["last_error"], state["dropped"])
+"""
+
+
+def test_several_backends_of_one_run_have_a_run_each(tmp_path: Path) -> None:
+    """Each has a fixed id of its own and ends as the run did, also when it goes on, or begins anew by its id only.
+
+    With one id for all, they ended each other's runs (exit code 1 in a third of the cases), and ids became random.
+    """
+    ids = {"wandb": "L1", "wandb-team": "L1-wandb-team", "wandb-same": "L1-wandb-same"}
+    for attempt, how in enumerate(("first", "resume", "anew")):
+        done = scripts.run(tmp_path, TWO, str(100 * attempt), how, timeout=100.0)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == [f"{name} closed None {{}}" for name in ids], done.stderr
+        manifest = json.loads((tmp_path / "tracker_bridge_runs" / "L1" / "run.json").read_text())
+        assert {name: backend["ids"]["run_id"] for name, backend in manifest["backends"].items()} == ids
+    for name, run_id in ids.items():
+        run = readback.read_run(tmp_path, run_id)
+        assert [row["a"] for row in run.rows] == [float(step) for step in range(300)]
+        assert (run.exit_code, run.project) == (0, "team" if name == "wandb-team" else "p")
+    # No empty runs beside them, one log for each attempt.
+    assert len(list(tmp_path.glob("wandb/*run-*"))) == 3 * len(ids)
+
+
+def test_which_id_a_backend_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of its kind the run's, others that with their name; an earlier opening's or a configured one wins."""
+
+    def id_of(backend: str, ids: Mapping[str, str] | None = None, run_id: str = "r", **options: str) -> str:
+        run = RunInfo(run_id, backend, None, None, None, tmp_path, tmp_path, ids=ids or {})
+        return run_id_of(WandbOptions(**options), run)
+
+    assert [id_of("wandb"), id_of("team"), id_of("a replay")] == ["r"] * 3
+    kinds = {"tensorboard": "tensorboard", "z": "wandb", "wandb": "wandb", "team": "wandb"}
+    config = {"backends": {name: {"adapter": kind, "mode": "offline"} for name, kind in kinds.items()}}
+    (tmp_path / "run.json").write_text(json.dumps({"format": 1, "run_id": "r", "config": config}))
+    assert [id_of(name) for name in ("z", "wandb", "team", "a replay")] == ["r", "r-wandb", "r-team", "r"]
+    assert id_of("team", {"run_id": "r"}) == "r"
+    assert id_of("team", id="mine") == "mine"
+    long = [id_of("team", run_id="x" * 63 + end) for end in "ab"]
+    assert len({*long, id_of("wandb", run_id="x" * 63 + "a")}) == 3
+    assert max(map(len, long)) <= 64
+    monkeypatch.setenv("WANDB_RUN_ID", "env")
+    assert [id_of("z"), id_of("team")] == ["env", "env-team"]
+
+
+def test_backends_with_one_configured_id_do_not_end_each_other(tmp_path: Path) -> None:
+    """The second is told what to do and waits; opening it ended the first one's run with exit code 1."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        folder.mkdir()
+    first, _ = _open(folders[0])
+    with pytest.raises(RetryLater, match="`id` of its own"):
+        _open(folders[1], 0.0)
+    first.write(Batch(tuple(_row(n, n, a=float(n)) for n in range(10))))
+    first.flush()
+    first.close("finished")
+    second, run = _open(folders[1])
+    second.write(Batch((_row(1, 0, a=5.0),)))
+    second.close("failed")
+    assert run.run_id == "run-1"
+    stored = [readback.read_run(folder, "run-1") for folder in folders]
+    assert [[row["a"] for row in one.rows] for one in stored] == [[float(n) for n in range(10)], [5.0]]
+    assert [one.exit_code for one in stored] == [0, 1]
+
+
+def test_a_failed_start_beside_another_run_does_not_use_up_the_id(tmp_path: Path) -> None:
+    """While another run of the process is open, too, the id is usable again; it was replaced by a random one."""
+    other, _ = _open(tmp_path, id="other")
+    other.write(Batch((_row(1, 0, a=1.0),)))
+    refuse = Fault(Reply(403, b"{}"))
+    with WandbServer(
+        lambda request: refuse if request.kind == "UpsertBucket" and request.number <= 2 else None
+    ) as server:
+        (tmp_path / "second").mkdir()
+        adapter = WandbAdapter(msgspec.convert({**_online(server), "dir": str(tmp_path / "second")}, WandbOptions))
+        run = RunInfo("run-1", "wandb", "p", None, None, tmp_path, tmp_path / "second", started_ns=BEGIN)
+        for _ in range(2):
+            with pytest.raises(RetryLater, match="W&B could not be started"):
+                adapter.open(run)
+        opened = adapter.open(run)
+        adapter.write(Batch((_row(1, 0, a=2.0),)))
+        adapter.close("finished")
+        assert opened.ids["run_id"] == "run-1"
+        assert [(run_id, stored.rows[0]["a"]) for run_id, stored in server.runs.items()] == [("run-1", 2.0)]
+        assert server.runs["run-1"].exit_code == 0
+    other.write(Batch((_row(2, 1, a=3.0),)))
+    other.close("finished")
+    stored = readback.read_run(tmp_path, "other")
+    assert ([row["a"] for row in stored.rows], stored.exit_code) == ([1.0, 3.0], 0)
+    assert len(readback.logs(tmp_path, "other")) == 1
+
+
+def test_an_end_that_the_service_did_not_write_is_written_again(tmp_path: Path) -> None:
+    """wandb-core dies when all rows are in the log: closing said nothing, and the run had no end."""
+    adapter, _ = _open(tmp_path)
+    adapter.write(Batch(tuple(_row(n, n, a=float(n)) for n in range(10))))
+    adapter.flush()
+    _kill_service()
+    _persist(lambda: adapter.close("failed"))
+    run = readback.read_run(tmp_path, "run-1")
+    assert [row["a"] for row in run.rows] == [float(n) for n in range(10)]
+    assert run.exit_code == 1
+    assert run.summary["tracker_bridge_status"] == "failed"
+
+
+def test_a_service_that_dies_under_two_backends_loses_nothing(tmp_path: Path) -> None:
+    """Both go on in a new one, under their own ids."""
+    openings = [_open(tmp_path, id="one"), _open(_made(tmp_path / "two"), id="two")]
+    for part in range(3):
+        batches = [Batch(tuple(_row(n, n, a=float(n)) for n in range(100 * part, 100 * part + 100))) for _ in openings]
+        if part == 1:
+            _kill_service()
+        deadline = time.monotonic() + 60
+        waiting = list(zip([adapter for adapter, _ in openings], batches, strict=True))
+        while waiting:
+            assert time.monotonic() < deadline
+            adapter, batch = waiting.pop(0)
+            try:
+                adapter.write(batch)
+                adapter.flush()
+            except RetryLater:
+                waiting.append((adapter, batch))
+    for adapter, _ in openings:
+        _persist(functools.partial(adapter.close, "finished"))
+    for folder, run_id in ((tmp_path, "one"), (tmp_path / "two", "two")):
+        run = readback.read_run(folder, run_id)
+        assert [(row["_step"], row["a"]) for row in run.rows] == [(n, float(n)) for n in range(300)]
+        assert run.exit_code == 0
+
+
+def test_the_status_of_a_run_that_goes_on_is_not_the_last_ones(tmp_path: Path) -> None:
+    """A resumed run that is left open is running (it stayed `crashed`); its end replaces that."""
+    adapter, run = _open(tmp_path)
+    for status, shown in (("crashed", "crashed"), (None, "running"), ("finished", "finished")):
+        adapter.close(status)
+        stored = readback.read_run(tmp_path, "run-1")
+        assert stored.summary["tracker_bridge_status"] == shown
+        adapter = WandbAdapter(adapter.options)
+        _persist(functools.partial(adapter.open, run))
+    adapter.close("finished")
+    assert readback.read_run(tmp_path, "run-1").exit_code == 0
+
+
 def test_an_alert_is_one_of_wandb(tmp_path: Path) -> None:
     """Alerts are W&B's own alerts."""
     adapter, _ = _open(tmp_path)
@@ -372,6 +531,19 @@ def test_the_log_reader_stops_at_a_torn_end(tmp_path: Path) -> None:
     assert (tail.rows, tail.ended) == (12, True)
     assert seen == sorted(seen)
     assert len(set(seen)) > 5
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _kill_service() -> None:
+    cores = [child for child in psutil.Process().children(recursive=True) if "wandb-core" in child.name()]
+    assert cores
+    for core in cores:
+        core.kill()
+    psutil.wait_procs(cores, timeout=10)
 
 
 def _persist(action: Callable[[], T], seconds: float = 60.0) -> T:
