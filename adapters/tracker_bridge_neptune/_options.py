@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal, Union
 
 from tracker_bridge.adapter import Options, RunInfo
-from tracker_bridge_neptune._siblings import is_first
 
 Mode = Literal["async", "offline", "disabled"]
 
@@ -81,8 +80,7 @@ def run_id_of(options: NeptuneOptions, run: RunInfo) -> str:
 
     All but the run's first Neptune backend add their name: Neptune would take the data of all for those of one run.
     """
-    own = run.run_id if is_first(run) else f"{run.run_id}-{run.backend}"
-    return run.ids.get("run_id") or options.run_id or own.replace("/", "_")
+    return run.ids.get("run_id") or options.run_id or run.own_id.replace("/", "_")
 
 
 def log_directory_of(options: NeptuneOptions, run: RunInfo) -> Path:

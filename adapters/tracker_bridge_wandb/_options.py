@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal, Union
 
 from tracker_bridge.adapter import Options, RunInfo
-from tracker_bridge_wandb._siblings import is_first
 
 _LONGEST_ID = 64
 
@@ -52,12 +51,9 @@ def run_id_of(options: WandbOptions, run: RunInfo) -> str:
     if wanted:
         return wanted
     given = os.environ.get("WANDB_RUN_ID")
-    first = is_first(run)
-    if given and first:
+    if given and run.first_of_kind:
         return given
-    whole = given or run.run_id
-    if not first:
-        whole = f"{whole}-{run.backend}"
+    whole = f"{given}-{run.backend}" if given else run.own_id
     clean = re.sub(r"[:;,#?/'\s\\]", "-", whole)
     if len(clean) <= _LONGEST_ID:
         return clean

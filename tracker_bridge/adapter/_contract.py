@@ -38,7 +38,8 @@ class RunInfo:
     own run. `cwd` is the script's working directory, to which relative paths in options belong. `dir` is the run
     directory; `private_dir` is this backend's own folder in it (it exists). `provenance` describes the training
     script (never the delivery process): script, arguments, cwd, git_commit, git_branch, git_remote, host, user,
-    python, platform, where known.
+    python, platform, where known. `first_of_kind`: no other backend of this run with the same adapter came before this
+    one; see `own_id`.
     """
 
     run_id: str
@@ -55,6 +56,15 @@ class RunInfo:
     ids: Mapping[str, str] = field(default_factory=dict)
     cwd: Path = field(default_factory=Path)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    first_of_kind: bool = True
+
+    @property
+    def own_id(self) -> str:
+        """`run_id` for the first of a kind, `<run_id>-<backend>` for the others: no two backends have the same.
+
+        For trackers in which two backends with one id (or file) would write into the same place.
+        """
+        return self.run_id if self.first_of_kind else f"{self.run_id}-{self.backend}"
 
 
 @dataclass(frozen=True, slots=True)

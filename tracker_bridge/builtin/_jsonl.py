@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -21,17 +22,24 @@ from tracker_bridge.adapter import (
     Options,
     ParamRule,
     ParamsItem,
+    RetryLater,
     Row,
     RunInfo,
     TagsItem,
     TextItem,
 )
+from tracker_bridge.rundir import FileLock, LockBusyError
 
 _encode = msgspec.json.Encoder().encode
+_open: WeakValueDictionary[Path, JsonlAdapter] = WeakValueDictionary()
+# By the backend's own folder: who has a file open in this process.
 
 
 class JsonlOptions(Options, frozen=True, kw_only=True):
-    """`path`: the file; `{run_id}` in it is replaced. Relative to the working directory of the script."""
+    """`path`: the file; `{run_id}` in it is replaced. Relative to the working directory of the script.
+
+    For all but the first of a run's jsonl backends `{run_id}` is `<run_id>-<backend>`.
+    """
 
     path: str = "{run_id}.jsonl"
 
@@ -53,12 +61,25 @@ class JsonlAdapter(Adapter[JsonlOptions]):
     )
 
     _file: BinaryIO | None = None
+    _lock: FileLock = FileLock(Path())
 
     def open(self, run: RunInfo) -> Opened:
-        """Open the file for appending; a torn last line of a killed process is cut off."""
-        path = run.cwd / self.options.path.replace("{run_id}", run.run_id)
+        """Open the file for appending; a torn last line of a killed process is cut off.
+
+        Raises `RetryLater` while another backend or process writes to it.
+        """
+        path = run.cwd / self.options.path.replace("{run_id}", run.own_id)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._let_go()
+        before = _open.get(run.private_dir)
+        if before is not None:
+            before._let_go()  # an earlier opening of this very backend, whose courier was abandoned
+        _open[run.private_dir] = self
+        self._lock = FileLock(path)
+        try:
+            self._lock.acquire(timeout=0)
+        except LockBusyError:
+            raise RetryLater(f"another backend writes to {path}; give each a `path` of its own") from None
         self._file = path.open("ab+")
         self._written = _mend(self._file, run.started_ns)
         head = {"run_id": run.run_id, "project": run.project, "name": run.name, "attempt": run.attempt}
@@ -91,6 +112,7 @@ class JsonlAdapter(Adapter[JsonlOptions]):
         if self._file is not None:
             self._file.close()
             self._file = None
+        self._lock.release()
 
     def _line(self, value: dict[str, Any]) -> None:
         if self._file is None:

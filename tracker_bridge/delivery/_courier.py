@@ -157,6 +157,7 @@ class Courier:
             ids=dict(known.ids) if known else {},
             cwd=Path(str(manifest.config.get("cwd", ""))),
             provenance=manifest.provenance,
+            first_of_kind=_is_first(manifest, self._do.backend, self._do.kind),
         )
 
     def _deliver(self) -> None:
@@ -364,6 +365,15 @@ class Courier:
             save_state(self._do.paths, self._do.backend, self._state)
         except OSError as error:
             self._notices.say(self._do.backend, f"the state could not be saved: {error}")
+
+
+def _is_first(manifest: Manifest, backend: str, kind: str) -> bool:
+    """Whether no backend of this kind stands before this one, among those configured and then those of replays."""
+    configured = manifest.config.get("backends")
+    kinds = {name: one.get("adapter") for name, one in configured.items()} if isinstance(configured, dict) else {}
+    for name, known in manifest.backends.items():
+        kinds.setdefault(name, known.adapter)
+    return next((name for name, one in kinds.items() if one == kind), backend) == backend
 
 
 def _with_backend(manifest: Manifest, name: str, identity: BackendIdentity) -> Manifest:
