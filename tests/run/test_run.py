@@ -381,6 +381,27 @@ run.log_metrics({"ok": 1.0}, step=0)
     assert scripts.metrics(tmp_path / "r.jsonl", "ok") == [(0, 1.0)]
 
 
+def test_no_param_ends_the_script(tmp_path: Path) -> None:
+    """A class, a module or a number without end is kept as text (naive: TypeError and ValueError out of `init`)."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+import numpy as np
+class Odd(dict):
+    def items(self):
+        raise RuntimeError("items")
+params = {"dtype": np.float32, "n": 10**5000, "module": np, "odd": Odd(a=1)}
+run = bridge.init(backends=BACKEND, run_id="r", params=params)
+run.log_params({"again": params})
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    found = [line["params"] for line in scripts.lines(tmp_path / "r.jsonl") if "params" in line]
+    expected = {"dtype": "numpy.float32", "n": hex(10**5000), "module": "numpy", "odd": {"a": 1}}
+    assert {**found[0], **found[-1]} == {**expected, "again": expected}
+
+
 def test_thread_mode_delivers_with_the_same_couriers(tmp_path: Path) -> None:
     """`delivery.mode: thread` needs no other process and delivers at exit too."""
     done = scripts.run(
