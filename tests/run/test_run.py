@@ -402,6 +402,96 @@ run.log_params({"again": params})
     assert {**found[0], **found[-1]} == {**expected, "again": expected}
 
 
+def test_the_step_after_the_last_one_is_the_last_one(tmp_path: Path) -> None:
+    """No step that is counted leaves int64 (naive: 2**63, which SQLite refuses for ever); it is told once."""
+    text = """
+run = bridge.init(backends=BACKEND, run_id="r", resume=len(sys.argv) > 1)
+if len(sys.argv) == 1:
+    run.log_metrics({"x": 0.0}, step=2**63 - 2)
+for value in range(3):
+    run.log_metrics({"x": 1.0})
+run.log_histogram("h", [1], [0, 1])
+run.log_metrics({"x": 2.0}, step=5)
+run.log_metrics({"x": 3.0})
+if len(sys.argv) == 1:
+    run.log_metrics({"x": 4.0}, step=2**63 - 1)
+"""
+    first = scripts.run(tmp_path, HEAD + text)
+    again = scripts.run(tmp_path, HEAD + text, "again")
+    last = 2**63 - 1
+    steps = [step for step, _ in scripts.metrics(tmp_path / "r.jsonl", "x")]
+    assert steps == [last - 1, last, last, last, 5, 6, last, last, last, last, 5, 6]
+    for done in (first, again):
+        assert done.stderr.count("there is no step after 9223372036854775807") == 1, done.stderr
+
+
+def test_what_cannot_be_written_is_counted(tmp_path: Path) -> None:
+    """A record that no encoder takes is in the table, in `not_written` and in `run.json` (naive: all is delivered)."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+from tracker_bridge.records import Metrics
+run = bridge.init(backends=BACKEND, run_id="r")
+for number in range(5):
+    run._append(Metrics(2**64, number, {"a": 1.0}))
+    run._append(Metrics(2**64, number, {"caf\\udce9": 1.0}))
+run.log_metrics({"a": 2.0}, step=7)
+delivery = run.close()
+print(delivery.complete, dict(delivery.not_written))
+""",
+    )
+    assert done.stdout.splitlines() == ["False {'not_encodable': 10}"], done.stdout + done.stderr
+    assert "never written to disk: 10 (not_encodable)" in done.stderr
+    assert done.stderr.count("a record could not be written: OverflowError") == 1
+    assert load_manifest(RunPaths(tmp_path / "tracker_bridge_runs" / "r")).not_written == {"not_encodable": 10}
+    assert scripts.metrics(tmp_path / "r.jsonl", "a") == [(7, 2.0)]
+
+
+def test_a_call_that_raises_takes_no_step(tmp_path: Path) -> None:
+    """A time that is none is misuse: nothing of that call is kept, and the next step is the next."""
+    scripts.run(
+        tmp_path,
+        HEAD
+        + """
+run = bridge.init(backends=BACKEND, run_id="r")
+run.log_metrics({"x": 1.0})
+try:
+    run.log_metrics({"x": 2.0}, timestamp=float("nan"))
+except ValueError:
+    run.log_metrics({"x": 3.0})
+""",
+    )
+    assert scripts.metrics(tmp_path / "r.jsonl", "x") == [(0, 1.0), (1, 3.0)]
+
+
+def test_a_signal_handler_may_log_while_a_step_is_taken(tmp_path: Path) -> None:
+    """A handler that runs inside the script's own call does not wait for what that call holds (naive: it hangs)."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+import signal
+run = bridge.init(backends=BACKEND, run_id="r")
+signal.signal(signal.SIGALRM, lambda *_: run.log_metrics({"handler": 1.0}))
+def trace(frame, event, argument):
+    if event == "line" and frame.f_code.co_name == "_take_step":
+        signal.raise_signal(signal.SIGALRM)
+    return trace
+sys.settrace(trace)
+run.log_metrics({"x": 1.0})
+run.log_metrics({"x": 2.0})
+sys.settrace(None)
+run.close()
+print("ended")
+""",
+        timeout=30,
+    )
+    assert done.stdout.strip() == "ended"
+    assert len(scripts.metrics(tmp_path / "r.jsonl", "x")) == 2
+    assert len(scripts.metrics(tmp_path / "r.jsonl", "handler")) >= 4
+
+
 def test_thread_mode_delivers_with_the_same_couriers(tmp_path: Path) -> None:
     """`delivery.mode: thread` needs no other process and delivers at exit too."""
     done = scripts.run(

@@ -94,6 +94,26 @@ def test_timestamps() -> None:
         as_time_ns("now")  # type: ignore[arg-type]
 
 
+UTC = dt.timezone.utc
+
+
+@pytest.mark.parametrize(
+    "timestamp",
+    [dt.datetime(9999, 1, 1, tzinfo=UTC), dt.datetime(2262, 4, 12, tzinfo=UTC), dt.datetime(1, 1, 1), 1e12, -1e12,
+     10**400, 2**64 / 1e9, math.nan, math.inf, -math.inf],
+)  # fmt: skip
+def test_a_time_that_no_record_holds_raises_naming_the_argument(timestamp: Any) -> None:
+    """Outside int64 nanoseconds (1677 to 2262), or no time at all (naive: every such record is lost, uncounted)."""
+    with pytest.raises(ValueError, match=r"timestamp must lie between the years 1677 and 2262"):
+        as_time_ns(timestamp)
+
+
+def test_the_first_and_the_last_time_are_taken() -> None:
+    """The range is int64's, to float64's precision."""
+    assert as_time_ns(-9.2e9) == -9_200_000_000 * 10**9
+    assert as_time_ns(9_223_372_036) == 9_223_372_036 * 10**9
+
+
 class Colour(enum.Enum):
     RED = "red"
     WEIRD = object()

@@ -30,6 +30,7 @@ from tracker_bridge.run._provenance import provenance
 from tracker_bridge.run._ranks import current_rank
 from tracker_bridge.run._result import sync_command
 from tracker_bridge.run._run import Run
+from tracker_bridge.run._values import LARGEST_STEP
 from tracker_bridge.rundir import (
     FileLock,
     Manifest,
@@ -273,7 +274,7 @@ def _past(paths: RunPaths) -> _Resumed:
             past.last_step = record.step
         elif isinstance(record, NormVector):
             if record.table in gradient_tables:
-                past.next_collector_step = int(record.step) + 1
+                past.next_collector_step = min(int(record.step) + 1, LARGEST_STEP)
         else:
             for table in record.tables if isinstance(record, Snapshot) else (record,):
                 if isinstance(table, SeriesTable):
