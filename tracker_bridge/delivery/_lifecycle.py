@@ -16,6 +16,7 @@ class Lifecycle:
         self._until: int | None = None
         self._deadline: float | None = None
         self._nudges = 0
+        self._retrying = True
 
     @property
     def ended(self) -> bool:
@@ -53,6 +54,12 @@ class Lifecycle:
             self._deadline = deadline if self._deadline is None else min(self._deadline, deadline)
             self._changed.notify_all()
 
+    def stop_retrying(self) -> None:
+        """Say that what fails from now on, or has failed and waits, is not tried again; what works goes on."""
+        with self._changed:
+            self._retrying = False
+            self._changed.notify_all()
+
     def nudge(self) -> None:
         """Wake whoever waits for new records (not those who wait before a retry)."""
         with self._changed:
@@ -66,10 +73,10 @@ class Lifecycle:
             self._changed.wait_for(lambda: self._nudges != nudges or self._ended != ended or self.expired, seconds)
 
     def wait_before_retry(self, seconds: float) -> bool:
-        """Wait `seconds` or until the time for delivery is over; True if it is over."""
+        """Wait `seconds` or until the time for delivery is over; True if it is over, or nothing is tried again."""
         until = time.monotonic() + seconds
         with self._changed:
-            while not self.expired:
+            while self._retrying and not self.expired:
                 left = until - time.monotonic()
                 if left <= 0:
                     return False

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tracker_bridge.config import GradientsConfig, hide_secrets, scrub
+from tracker_bridge.delivery import is_gone
 from tracker_bridge.journal import Entry, JournalReader, JournalWriter
 from tracker_bridge.records import (
     Alert,
@@ -39,7 +40,7 @@ from tracker_bridge.run import _exit
 from tracker_bridge.run._channel import Channel, NoChannel, ThreadChannel, wait_until
 from tracker_bridge.run._pending import PendingRecords
 from tracker_bridge.run._plain import plain_params, plain_tags
-from tracker_bridge.run._result import BackendDelivery, Delivery, sync_command
+from tracker_bridge.run._result import REMOVED, BackendDelivery, Delivery, sync_command
 from tracker_bridge.run._values import LARGEST_STEP, OnDevice, as_scalar, as_step, as_time_ns, check_names
 from tracker_bridge.run._watch import Tables, watch
 from tracker_bridge.rundir import Manifest, NotARunError, RunPaths, load_manifest, load_state, update_manifest
@@ -472,7 +473,11 @@ class Run:
             backends[name] = BackendDelivery(
                 state.health, state.sent, pending, state.points, state.dropped, state.last_error, urls.get(name)
             )
-        return Delivery(backends, dict(self._not_written()), self._paths.root)
+        lost = self._not_written()
+        if is_gone(self._paths):
+            # With the records went each backend's word of how far it had got.
+            lost[REMOVED] = self._journal.sequence
+        return Delivery(backends, dict(lost), self._paths.root)
 
     def _show_notices(self) -> None:
         """Show what delivery has to say, once."""
