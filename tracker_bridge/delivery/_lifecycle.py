@@ -25,7 +25,7 @@ class Lifecycle:
 
     @property
     def fallback_status(self) -> str | None:
-        """The status to report if the journal itself holds no end of the run; None: leave the tracker's run open."""
+        """The status to report if neither journal nor `run.json` holds the run's end; None: leave its tracker open."""
         return self._fallback
 
     @property

@@ -201,22 +201,22 @@ def _open(settings: Config, run_id: str) -> tuple[RunPaths, JournalWriter, _Resu
 
 
 def _begin(settings: Config, paths: RunPaths, run_id: str) -> tuple[JournalWriter, _Resumed]:
-    known = paths.manifest.is_file()
-    if known:
-        _check_resume(load_manifest(paths), settings, paths)
+    old = load_manifest(paths) if paths.manifest.is_file() else None
+    if old is not None:
+        _check_resume(old, settings, paths)
     paths.backends.mkdir(parents=True, exist_ok=True)
     options: _WriterOptions = {
         "max_disk": settings.queue.max_disk,
         "when_full": settings.queue.when_full,
         "delivered": lambda: _delivered(paths, settings),
     }
-    if known:
+    if old is not None:
         # A number that a backend has seen is never given to another record, whatever a power cut has taken away.
         seen = max((load_state(paths, folder.name).position.sequence for folder in paths.backends.iterdir()), default=0)
         journal = JournalWriter.recover(paths.journal, run_id, first_sequence=seen, **options)
     else:
         journal = JournalWriter.create(paths.journal, run_id, **options)
-    past = _past(paths) if known else _Resumed()
+    past = _past(paths, old) if old is not None else _Resumed()
     secrets = secret_values(settings, dict(os.environ))
     found = provenance(lambda text: scrub(text, secrets))
     manifest = Manifest(
@@ -230,9 +230,8 @@ def _begin(settings: Config, paths: RunPaths, run_id: str) -> tuple[JournalWrite
         config=redact(settings),
         provenance=found,
     )
-    if known:
-        old = update_manifest(paths, lambda now: _continued(now, manifest))
-        manifest = old
+    if old is not None:
+        update_manifest(paths, lambda now: _continued(now, manifest))
     else:
         with FileLock(paths.manifest_lock):  # which makes its file, while there is room for one
             write_json(paths.manifest, manifest)
@@ -261,15 +260,15 @@ def _check_resume(manifest: Manifest, settings: Config, paths: RunPaths) -> None
         )
 
 
-def _past(paths: RunPaths) -> _Resumed:
-    past = _Resumed()
+def _past(paths: RunPaths, manifest: Manifest) -> _Resumed:
+    past = _Resumed(attempt=manifest.attempt + 1)
     gradient_tables: set[int] = set()
     for entry in scan(paths.journal):
         if not isinstance(entry, Entry):
             continue
         record = entry.record
         if isinstance(record, RunStarted):
-            past.attempt = record.attempt + 1
+            past.attempt = max(past.attempt, record.attempt + 1)
         elif isinstance(record, Metrics):
             past.last_step = record.step
         elif isinstance(record, NormVector):
