@@ -71,7 +71,7 @@ print("trained to the end")
 
 @pytest.mark.parametrize("mode", ["process", "thread"])
 def test_a_run_whose_directory_is_gone_ends_at_once_and_counts_what_went_with_it(tmp_path: Path, mode: str) -> None:
-    """An adapter that keeps files there cannot go on: no waiting (naive: all of `close_timeout`), and all is counted."""
+    """An adapter that keeps files there cannot go on: no waiting (naive: all of `close_timeout`), all is counted."""
     done = scripts.run(
         tmp_path,
         f"""

@@ -473,13 +473,17 @@ def test_a_signal_handler_may_log_while_a_step_is_taken(tmp_path: Path) -> None:
         + """
 import signal
 run = bridge.init(backends=BACKEND, run_id="r")
-signal.signal(signal.SIGALRM, lambda *_: run.log_metrics({"handler": 1.0}))
+def handler(*_):
+    run._next_look = 0
+    run.log_metrics({"handler": 1.0})
+signal.signal(signal.SIGALRM, handler)
 def trace(frame, event, argument):
-    if event == "line" and frame.f_code.co_name == "_take_step":
+    if event == "line" and frame.f_code.co_name in ("_take_step", "complete"):
         signal.raise_signal(signal.SIGALRM)
     return trace
 sys.settrace(trace)
 run.log_metrics({"x": 1.0})
+run._next_look = 0
 run.log_metrics({"x": 2.0})
 sys.settrace(None)
 run.close()
