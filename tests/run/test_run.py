@@ -235,6 +235,33 @@ def test_resume_continues_the_run(tmp_path: Path) -> None:
     assert [step for step, _ in scripts.metrics(tmp_path / "r.jsonl", "x")] == list(range(6))
 
 
+def test_a_run_that_is_open_in_the_same_process_is_to_be_closed(tmp_path: Path) -> None:
+    """A notebook's cell that is run twice: the error names the remedy, which works (naive: "by another process")."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+earlier = bridge.init(backends=BACKEND, run_id="r")
+earlier.log_metrics({"x": 1.0})
+for resume in (False, True):
+    try:
+        bridge.init(backends=BACKEND, run_id="r", resume=resume)
+    except bridge.UsageError as error:
+        print(error)
+bridge.current().close()
+with bridge.init(backends=BACKEND, run_id="r", resume=True) as run:
+    run.log_metrics({"x": 2.0})
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    place = tmp_path / "tracker_bridge_runs"
+    text = (
+        f"run 'r' in {place} is still open in this process; end it with its close() (tracker_bridge.current().close()"
+    )
+    assert [line.startswith(text) for line in done.stdout.splitlines()] == [True, True], done.stdout
+    assert scripts.metrics(tmp_path / "r.jsonl", "x") == [(0, 1.0), (1, 2.0)]
+
+
 def test_resume_without_an_id_is_refused(tmp_path: Path) -> None:
     """`resume` says nothing without the id of a run: an error that names the key and the remedy, and no new run."""
     call = "bridge.init(backends=BACKEND, resume=True)\n"

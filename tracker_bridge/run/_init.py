@@ -34,6 +34,7 @@ from tracker_bridge.run._values import LARGEST_STEP
 from tracker_bridge.rundir import (
     FileLock,
     Manifest,
+    NotARunError,
     RunPaths,
     keep_spare,
     load_manifest,
@@ -93,7 +94,8 @@ def init(
 
     Raises:
         ConfigError: The configuration cannot be used.
-        UsageError: `run_id` is not valid, belongs to a run that is still being written, or has ended.
+        UsageError: `run_id` is not valid, belongs to a run that is still being written (by this process, too), or has
+            ended.
     """
     settings = load_config(
         config,
@@ -186,9 +188,7 @@ def _open(settings: Config, run_id: str) -> tuple[RunPaths, JournalWriter, _Resu
         try:
             opened = (paths, *_begin(settings, paths, run_id))
         except WriterBusyError:
-            raise UsageError(
-                f"run {run_id!r} in {home} is still being written by another process; choose another run_id"
-            ) from None
+            raise UsageError(_busy(paths, run_id)) from None
         except OSError as error:
             _warn(f"no run directory can be made in {home}: {error}")
             continue
@@ -198,6 +198,17 @@ def _open(settings: Config, run_id: str) -> tuple[RunPaths, JournalWriter, _Resu
         return opened
     _warn("nothing is recorded: there is no place for the run directory; set queue.dir to one that can be written")
     return None
+
+
+def _busy(paths: RunPaths, run_id: str) -> str:
+    where = f"run {run_id!r} in {paths.root.parent} is still"
+    with contextlib.suppress(NotARunError):
+        if load_manifest(paths).owner == this_process():
+            return (
+                f"{where} open in this process; end it with its close() (tracker_bridge.current().close() for the run "
+                "that was begun last), or choose another run_id"
+            )
+    return f"{where} being written by another process; choose another run_id"
 
 
 def _begin(settings: Config, paths: RunPaths, run_id: str) -> tuple[JournalWriter, _Resumed]:
