@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,71 @@ print("trained to the end")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "trained to the end"
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["process", "thread"])
+def test_a_run_whose_directory_is_gone_ends_at_once_and_counts_what_went_with_it(tmp_path: Path, mode: str) -> None:
+    """An adapter that keeps files there cannot go on: no waiting (naive: all of `close_timeout`), all is counted."""
+    done = scripts.run(
+        tmp_path,
+        f"""
+import json, shutil, time
+import tracker_bridge as bridge
+backends = {{"mlflow": {{"tracking_uri": "sqlite:///mlflow.db"}}, "jsonl": {{"path": "out.jsonl"}}}}
+run = bridge.init({{"backends": backends, "delivery": {{"mode": {mode!r}, "close_timeout": 80}}}}, run_id="r")
+for step in range(50):
+    run.log_metrics({{"x": float(step)}}, step=step)
+assert run.flush(60)
+shutil.rmtree("tracker_bridge_runs")
+for step in range(50, 2050):
+    run.log_metrics({{f"a name that takes room {{n}}": 1.0 for n in range(30)}}, step=step)
+begun = time.monotonic()
+delivery = run.close()
+print(json.dumps([time.monotonic() - begun, dict(delivery.not_written), delivery.complete, delivery.command]))
+""",
+        timeout=150,
+    )
+    seconds, not_written, complete, command = json.loads(done.stdout)
+    assert seconds < 30, done.stderr
+    assert set(not_written) == {"io_error", "directory_removed"}
+    assert not_written["directory_removed"] > 50
+    # With the beginning and the end of the run; the journal's own note of what it dropped may have got a number, too.
+    assert 0 <= sum(not_written.values()) - (2050 + 2) <= 1
+    assert (complete, command) == (False, None)
+    removed = f"gone with the run directory, delivered or not: {not_written['directory_removed']}"
+    assert removed in done.stderr
+    assert f"never written to disk: {not_written['io_error']} (io_error)" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "tracker_bridge_runs").exists()
+    until(lambda: not scripts.processes_of(tmp_path), 30, "no process is left")
+
+
+@pytest.mark.parametrize("ended_by", ["SIGKILL of the script", "SIGTERM to both"])
+def test_delivery_of_a_run_whose_directory_and_process_are_gone_ends(tmp_path: Path, ended_by: str) -> None:
+    """There is no `run.json` to write the end to: the delivery process ends all the same (naive: `run.json` first)."""
+    with scripts.start(
+        tmp_path,
+        """
+import shutil, time
+import tracker_bridge as bridge
+backends = {"jsonl": {"path": "out.jsonl"}}
+run = bridge.init({"backends": backends, "delivery": {"close_timeout": 80}}, run_id="r")
+run.log_metrics({"x": 0.0}, step=0)
+assert run.flush(60)
+shutil.rmtree("tracker_bridge_runs")
+run.log_metrics({"x": 1.0}, step=1)
+print(run._channel._process.pid, flush=True)
+time.sleep(100)
+""",
+    ) as process:
+        assert process.stdout is not None
+        delivery = int(process.stdout.readline())
+        process.send_signal(signal.SIGTERM if "TERM" in ended_by else signal.SIGKILL)
+        if "TERM" in ended_by:
+            os.kill(delivery, signal.SIGTERM)
+    until(lambda: not scripts.processes_of(tmp_path), 30, "no process is left")
+    assert scripts.metrics(tmp_path / "out.jsonl", "x") == [(0, 0.0), (1, 1.0)]
+    assert scripts.statuses(tmp_path / "out.jsonl") == ["killed" if "TERM" in ended_by else "crashed"]
 
 
 def test_a_clock_that_jumps_changes_neither_order_nor_completeness(tmp_path: Path) -> None:

@@ -259,6 +259,55 @@ def test_a_hung_disk_stalls_an_append_once_and_briefly(tmp_path: Path, monkeypat
     assert steps(everything(tmp_path / "j"))[-1] == -1
 
 
+STRESS = """
+import signal, sys, time
+from pathlib import Path
+from tracker_bridge.journal._preparer import Preparer, SlowDiskError
+from tracker_bridge.journal._store import SegmentStore
+folder = Path(sys.argv[1])
+preparer = Preparer(SegmentStore(folder, 1 << 40, "drop_oldest", None))
+number, interrupted, pause = 1, 0, 1e-6
+signal.signal(signal.SIGALRM, signal.default_int_handler)  # what Ctrl-C does
+end = time.monotonic() + 8
+while time.monotonic() < end and interrupted < 3000:
+    pause = pause + 1e-6 if pause < 4e-5 else 1e-6
+    try:
+        signal.setitimer(signal.ITIMER_REAL, pause)
+        try:
+            segment = preparer.take(number, 65536, 4096, number)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        interrupted += 1
+    except SlowDiskError:
+        pass
+    else:
+        number += 1
+        segment.release()
+    for file in folder.glob("*"):
+        file.unlink(missing_ok=True)
+begun = time.monotonic()
+while True:
+    try:
+        preparer.take(number, 65536, 4096, number)
+        break
+    except SlowDiskError:
+        assert time.monotonic() - begun < 20
+print(interrupted, number)
+"""
+
+
+def test_ctrl_c_while_an_append_waits_for_its_segment_leaves_no_lock_behind(tmp_path: Path) -> None:
+    """Interrupts at any place of the wait, thousands: the next wait ends (naive: an `Event`'s lock is never freed)."""
+    done = subprocess.run(
+        [sys.executable, "-c", STRESS, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    interrupted, taken = map(int, done.stdout.split())
+    assert interrupted > 100
+    assert taken > 1
+
+
 def test_the_journal_works_without_another_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no thread can be started the appending one makes the segments itself."""
 

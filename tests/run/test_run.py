@@ -235,6 +235,33 @@ def test_resume_continues_the_run(tmp_path: Path) -> None:
     assert [step for step, _ in scripts.metrics(tmp_path / "r.jsonl", "x")] == list(range(6))
 
 
+def test_a_run_that_is_open_in_the_same_process_is_to_be_closed(tmp_path: Path) -> None:
+    """A notebook's cell that is run twice: the error names the remedy, which works (naive: "by another process")."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+earlier = bridge.init(backends=BACKEND, run_id="r")
+earlier.log_metrics({"x": 1.0})
+for resume in (False, True):
+    try:
+        bridge.init(backends=BACKEND, run_id="r", resume=resume)
+    except bridge.UsageError as error:
+        print(error)
+bridge.current().close()
+with bridge.init(backends=BACKEND, run_id="r", resume=True) as run:
+    run.log_metrics({"x": 2.0})
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    place = tmp_path / "tracker_bridge_runs"
+    text = (
+        f"run 'r' in {place} is still open in this process; end it with its close() (tracker_bridge.current().close()"
+    )
+    assert [line.startswith(text) for line in done.stdout.splitlines()] == [True, True], done.stdout
+    assert scripts.metrics(tmp_path / "r.jsonl", "x") == [(0, 1.0), (1, 2.0)]
+
+
 def test_resume_without_an_id_is_refused(tmp_path: Path) -> None:
     """`resume` says nothing without the id of a run: an error that names the key and the remedy, and no new run."""
     call = "bridge.init(backends=BACKEND, resume=True)\n"
@@ -379,6 +406,121 @@ run.log_metrics({"ok": 1.0}, step=0)
     assert "names must be text, not int (1)" in printed[1]
     assert "metric 'a' must be a number" in printed[2]
     assert scripts.metrics(tmp_path / "r.jsonl", "ok") == [(0, 1.0)]
+
+
+def test_no_param_ends_the_script(tmp_path: Path) -> None:
+    """A class, a module or a number without end is kept as text (naive: TypeError and ValueError out of `init`)."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+import numpy as np
+class Odd(dict):
+    def items(self):
+        raise RuntimeError("items")
+params = {"dtype": np.float32, "n": 10**5000, "module": np, "odd": Odd(a=1)}
+run = bridge.init(backends=BACKEND, run_id="r", params=params)
+run.log_params({"again": params})
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    found = [line["params"] for line in scripts.lines(tmp_path / "r.jsonl") if "params" in line]
+    expected = {"dtype": "numpy.float32", "n": hex(10**5000), "module": "numpy", "odd": {"a": 1}}
+    assert {**found[0], **found[-1]} == {**expected, "again": expected}
+
+
+def test_the_step_after_the_last_one_is_the_last_one(tmp_path: Path) -> None:
+    """No step that is counted leaves int64 (naive: 2**63, which SQLite refuses for ever); it is told once."""
+    text = """
+run = bridge.init(backends=BACKEND, run_id="r", resume=len(sys.argv) > 1)
+if len(sys.argv) == 1:
+    run.log_metrics({"x": 0.0}, step=2**63 - 2)
+for value in range(3):
+    run.log_metrics({"x": 1.0})
+run.log_histogram("h", [1], [0, 1])
+run.log_metrics({"x": 2.0}, step=5)
+run.log_metrics({"x": 3.0})
+if len(sys.argv) == 1:
+    run.log_metrics({"x": 4.0}, step=2**63 - 1)
+"""
+    first = scripts.run(tmp_path, HEAD + text)
+    again = scripts.run(tmp_path, HEAD + text, "again")
+    last = 2**63 - 1
+    steps = [step for step, _ in scripts.metrics(tmp_path / "r.jsonl", "x")]
+    assert steps == [last - 1, last, last, last, 5, 6, last, last, last, last, 5, 6]
+    for done in (first, again):
+        assert done.stderr.count("there is no step after 9223372036854775807") == 1, done.stderr
+
+
+def test_what_cannot_be_written_is_counted(tmp_path: Path) -> None:
+    """A record that no encoder takes is in the table, in `not_written` and in `run.json` (naive: all is delivered)."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+from tracker_bridge.records import Metrics
+run = bridge.init(backends=BACKEND, run_id="r")
+for number in range(5):
+    run._append(Metrics(2**64, number, {"a": 1.0}))
+    run._append(Metrics(2**64, number, {"caf\\udce9": 1.0}))
+run.log_metrics({"a": 2.0}, step=7)
+delivery = run.close()
+print(delivery.complete, dict(delivery.not_written))
+""",
+    )
+    assert done.stdout.splitlines() == ["False {'not_encodable': 10}"], done.stdout + done.stderr
+    assert "never written to disk: 10 (not_encodable)" in done.stderr
+    assert done.stderr.count("a record could not be written: OverflowError") == 1
+    assert load_manifest(RunPaths(tmp_path / "tracker_bridge_runs" / "r")).not_written == {"not_encodable": 10}
+    assert scripts.metrics(tmp_path / "r.jsonl", "a") == [(7, 2.0)]
+
+
+def test_a_call_that_raises_takes_no_step(tmp_path: Path) -> None:
+    """A time that is none is misuse: nothing of that call is kept, and the next step is the next."""
+    scripts.run(
+        tmp_path,
+        HEAD
+        + """
+run = bridge.init(backends=BACKEND, run_id="r")
+run.log_metrics({"x": 1.0})
+try:
+    run.log_metrics({"x": 2.0}, timestamp=float("nan"))
+except ValueError:
+    run.log_metrics({"x": 3.0})
+""",
+    )
+    assert scripts.metrics(tmp_path / "r.jsonl", "x") == [(0, 1.0), (1, 3.0)]
+
+
+def test_a_signal_handler_may_log_while_a_step_is_taken(tmp_path: Path) -> None:
+    """A handler that runs inside the script's own call does not wait for what that call holds (naive: it hangs)."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+import signal
+run = bridge.init(backends=BACKEND, run_id="r")
+def handler(*_):
+    run._next_look = 0
+    run.log_metrics({"handler": 1.0})
+signal.signal(signal.SIGALRM, handler)
+def trace(frame, event, argument):
+    if event == "line" and frame.f_code.co_name in ("_take_step", "complete"):
+        signal.raise_signal(signal.SIGALRM)
+    return trace
+sys.settrace(trace)
+run.log_metrics({"x": 1.0})
+run._next_look = 0
+run.log_metrics({"x": 2.0})
+sys.settrace(None)
+run.close()
+print("ended")
+""",
+        timeout=30,
+    )
+    assert done.stdout.strip() == "ended"
+    assert len(scripts.metrics(tmp_path / "r.jsonl", "x")) == 2
+    assert len(scripts.metrics(tmp_path / "r.jsonl", "handler")) >= 4
 
 
 def test_thread_mode_delivers_with_the_same_couriers(tmp_path: Path) -> None:

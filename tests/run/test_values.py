@@ -8,9 +8,11 @@ import datetime as dt
 import enum
 import functools
 import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -92,6 +94,26 @@ def test_timestamps() -> None:
         as_time_ns("now")  # type: ignore[arg-type]
 
 
+UTC = dt.timezone.utc
+
+
+@pytest.mark.parametrize(
+    "timestamp",
+    [dt.datetime(9999, 1, 1, tzinfo=UTC), dt.datetime(2262, 4, 12, tzinfo=UTC), dt.datetime(1, 1, 1), 1e12, -1e12,
+     10**400, 2**64 / 1e9, math.nan, math.inf, -math.inf],
+)  # fmt: skip
+def test_a_time_that_no_record_holds_raises_naming_the_argument(timestamp: Any) -> None:
+    """Outside int64 nanoseconds (1677 to 2262), or no time at all (naive: every such record is lost, uncounted)."""
+    with pytest.raises(ValueError, match=r"timestamp must lie between the years 1677 and 2262"):
+        as_time_ns(timestamp)
+
+
+def test_the_first_and_the_last_time_are_taken() -> None:
+    """The range is int64's, to float64's precision."""
+    assert as_time_ns(-9.2e9) == -9_200_000_000 * 10**9
+    assert as_time_ns(9_223_372_036) == 9_223_372_036 * 10**9
+
+
 class Colour(enum.Enum):
     RED = "red"
     WEIRD = object()
@@ -147,6 +169,158 @@ def test_params_of_every_kind_become_plain_and_repeatable() -> None:
     assert repr(plain_params(params)) == repr(plain)
 
 
+class Raising:
+    """Whatever is asked of it raises, as objects do whose own state is not there (a proxy, a lazy handle)."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(name)
+
+    def __call__(self, *given: Any, **named: Any) -> None:
+        raise RuntimeError("call")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("repr")
+
+
+class RaisingItems(dict[str, Any]):
+    """A mapping that cannot be looked through."""
+
+    def items(self) -> Any:
+        raise RuntimeError("items")
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("iter")
+
+
+class Lazy(Mapping[str, Any]):
+    """One of its values cannot be had."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "broken":
+            raise RuntimeError("not there")
+        return 1
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("broken", "whole"))
+
+    def __len__(self) -> int:
+        return 2
+
+
+class RaisingText(str):
+    def __str__(self) -> str:
+        raise RuntimeError("str")
+
+
+class RaisingNumber(int):
+    def __le__(self, other: object) -> bool:
+        raise RuntimeError("le")
+
+    __lt__ = __ge__ = __gt__ = __le__
+
+
+class RaisingSequence(list[Any]):
+    def __iter__(self) -> Any:
+        raise RuntimeError("iter")
+
+
+class Proxy:
+    """What lazy objects do before there is anything behind them."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise RuntimeError("unbound")
+
+
+@dataclasses.dataclass
+class Unset:
+    """A field that nobody has set."""
+
+    rate: float = 0.1
+    later: int = dataclasses.field(init=False)
+
+
+class Shaped:
+    """It has a shape and a dtype, and neither is what an array has."""
+
+    dtype = "f4"
+
+    def __init__(self, shape: Any) -> None:
+        self.shape = shape
+
+
+def deep() -> Any:
+    value = functools.partial(a_function)
+    for _ in range(5000):
+        value.kept = True  # type: ignore[attr-defined]  # or the next one would take its place
+        value = functools.partial(value, 1)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.float32, "numpy.float32"),
+        (np.ndarray, "numpy.ndarray"),
+        (torch.Tensor, "torch.Tensor"),
+        (np, "numpy"),
+        (torch, "torch"),
+        (10**5000, hex(10**5000)),
+        (-(10**5000), hex(-(10**5000))),
+        (np.longdouble(1.5), "1.5"),
+        (Raising(), None),
+        (RaisingItems(a=1), "<RaisingItems, which raises RuntimeError>"),
+        (RaisingText("x"), None),
+        (RaisingNumber(3), None),
+        (RaisingSequence([1]), None),
+        ({1, 2, Raising()}, None),
+        (Proxy(), None),
+        (Shaped(None), None),
+        (Shaped(("x",)), None),
+        (Shaped((2, 3)), "Shaped(shape=(2, 3), dtype=f4)"),
+        (deep(), None),
+        (functools.partial(Raising(), Raising(), a=Proxy()), None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_no_param_raises_whatever_it_is(value: Any, text: str | None) -> None:
+    """Text in its place, without an address, and the params beside it are whole (naive: `init` raises TypeError)."""
+    params = plain_params({"odd": value, "list": [value], "rate": 0.5})
+    assert list(params) == ["odd", "list", "rate"]
+    assert params["rate"] == 0.5
+    assert params["list"] == [params["odd"]]
+    assert "0x" not in repr(params) or text is not None
+    msgspec.msgpack.encode(params)
+    if text is not None:
+        assert params["odd"] == text
+
+
+def test_a_field_that_cannot_be_read_costs_no_other() -> None:
+    """A lazy mapping's broken value is text; a field that nobody has set is left out."""
+    assert plain_params(Lazy()) == {"broken": "<raises RuntimeError>", "whole": 1}
+    assert plain_params(Unset()) == {"rate": 0.1}
+    assert plain_params({"inner": Unset()}) == {"inner": {"rate": 0.1}}
+    assert plain_params({Raising(): 1, 10**5000: 2}) == {
+        "<Raising, whose repr raises RuntimeError>": 1,
+        hex(10**5000): 2,
+    }
+
+
+def test_params_whose_fields_cannot_be_read_are_told() -> None:
+    """Where not even the names can be had there is nothing to keep: the one error says why."""
+    with pytest.raises(TypeError, match=r"params: the fields of RaisingItems cannot be read \(RuntimeError: iter\)"):
+        plain_params(RaisingItems(a=1))
+
+
+def test_an_interpolation_that_leads_nowhere_is_kept_as_it_stands() -> None:
+    """OmegaConf raises when it resolves such a config; its own words are the param then."""
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.create({"a": 1, "b": "${missing.key}", "c": "???"})
+    assert plain_params(config) == {"a": 1, "b": "${missing.key}", "c": "???"}
+    assert plain_params({"cfg": config})["cfg"]["a"] == 1
+
+
 def test_omegaconf_dataclass_and_cycles() -> None:
     """A DictConfig is resolved; a structure that contains itself ends."""
     from omegaconf import OmegaConf
@@ -170,6 +344,7 @@ def test_omegaconf_dataclass_and_cycles() -> None:
         ([1, Colour.RED], {"1": None, "red": None}),
         (None, {}),
         ((tag for tag in ("x",)), {"x": None}),
+        ({"n": 10**5000, "odd": Raising()}, {"n": hex(10**5000), "odd": "<Raising, whose repr raises RuntimeError>"}),
     ],
 )
 def test_tags_in_any_form(tags: Any, expected: dict[str, str | None]) -> None:

@@ -4,6 +4,7 @@ This package knows records, journal, run directory, configuration and the adapte
 collector, torch or a tracker; an adapter's module is imported by name, and its SDK only when the adapter opens.
 """
 
+from tracker_bridge.delivery._gone import is_gone
 from tracker_bridge.delivery._host import Host
 from tracker_bridge.delivery._lifecycle import Lifecycle
 from tracker_bridge.delivery._plan import Plan, plan_of
@@ -20,6 +21,7 @@ __all__ = [
     "Route",
     "Translator",
     "deliver_once",
+    "is_gone",
     "pending_records",
     "plan_of",
     "stored_plan",

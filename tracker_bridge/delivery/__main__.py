@@ -68,7 +68,8 @@ def main(arguments: list[str]) -> int:
             time.sleep(0.02)
         gone = owner is None or not owner.is_alive()
         if gone:
-            end_as_crashed(paths, "killed")
+            with contextlib.suppress(NotARunError, OSError):
+                end_as_crashed(paths, "killed")
         lifecycle.end("killed" if gone else None)
         lifecycle.limit(min(TERMINATION_GRACE, plan.close_timeout))
 

@@ -31,7 +31,9 @@ from tracker_bridge.rundir import (
     BackendIdentity,
     Health,
     Manifest,
+    NotARunError,
     RunPaths,
+    load_manifest,
     load_state,
     save_state,
     update_manifest,
@@ -123,7 +125,14 @@ class Courier:
             self._state.health == "closed"
             and self._lifecycle.ended
             and self._reader.position.sequence >= self._reader.end()
+            and (self._lifecycle.until is not None or self._state.closed_attempt >= self._known_attempt())
         )
+
+    def _known_attempt(self) -> int:
+        try:
+            return load_manifest(self._do.paths).attempt
+        except NotARunError:
+            return 0
 
     # --- the three phases
 
@@ -176,15 +185,32 @@ class Courier:
                 raise OutOfTimeError
 
     def _close_adapter(self) -> None:
-        status = self._ended or self._lifecycle.fallback_status
+        status, attempt = self._end_to_tell()
         self._persistently(lambda: self._do.adapter.close(status))
         self._note_refused()
         self._open = False
         if status is not None:
-            self._state = msgspec.structs.replace(self._state, closed_attempt=self._attempt)
+            self._state = msgspec.structs.replace(self._state, closed_attempt=attempt)
             self._save_state("closed")
         else:
             self._save_state("healthy")
+
+    def _end_to_tell(self) -> tuple[str | None, int]:
+        """The status with which the run has ended (None: it goes on, or nobody knows), and the attempt that it ends.
+
+        The end that was read is the run's if no later attempt has begun. Where an attempt began and how it ended the
+        journal may have lost (`max_disk`, a full disk, damage): `run.json` knows both, and is asked once everything is
+        delivered. What it says then of a run that is delivered up to some place only may lie behind that place.
+        """
+        try:
+            manifest = load_manifest(self._do.paths)
+        except NotARunError:
+            return self._ended or self._lifecycle.fallback_status, self._attempt
+        if self._ended is not None and manifest.attempt <= self._attempt:
+            return self._ended, self._attempt
+        if self._lifecycle.until is None and manifest.status != "running":
+            return manifest.status, max(manifest.attempt, self._attempt)
+        return self._lifecycle.fallback_status, self._attempt
 
     # --- one chunk of the journal
 
@@ -202,6 +228,7 @@ class Courier:
             if isinstance(entry, Gap):
                 self._dropped[entry.reason] += entry.count
                 self._notices.say(self._do.backend, f"{entry.count} records are gone ({entry.reason})")
+                self._ended = None  # another attempt may have begun in it
                 continue
             count += 1
             if isinstance(entry.record, RunFinished):

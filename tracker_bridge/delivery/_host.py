@@ -19,6 +19,7 @@ from tracker_bridge.adapter import Adapter
 from tracker_bridge.config import BackendConfig
 from tracker_bridge.delivery._courier import Assignment, Courier
 from tracker_bridge.delivery._death import Death
+from tracker_bridge.delivery._gone import is_gone
 from tracker_bridge.delivery._health import HealthWatch
 from tracker_bridge.delivery._lifecycle import Lifecycle
 from tracker_bridge.delivery._notices import Notices
@@ -26,6 +27,7 @@ from tracker_bridge.delivery._plan import Plan, make_adapter, make_route
 from tracker_bridge.rundir import (
     FileLock,
     Manifest,
+    NotARunError,
     Owner,
     RunPaths,
     Status,
@@ -107,6 +109,9 @@ class Host:
             if self._lifecycle.expired:
                 self._join(threads, _ABANDON)
                 break
+            if self._lifecycle.ended and is_gone(self._paths):
+                # Nothing will be appended, and an adapter that keeps files there will not find them again.
+                self._lifecycle.stop_retrying()
             self._join(threads, WATCH)
         if watch is not None and not threads:
             self._await_end(watch)
@@ -138,7 +143,8 @@ class Host:
         """The training process is gone. If it had ended the run, the journal says how; otherwise it crashed."""
         ended_by = self._death.signal() if self._death is not None else None
         status: Status = "killed" if ended_by in _ON_REQUEST else "crashed"
-        end_as_crashed(self._paths, status)
+        with contextlib.suppress(NotARunError, OSError):  # a directory that is gone or full: what can be, is delivered
+            end_as_crashed(self._paths, status)
         self._lifecycle.end(status)
         self._lifecycle.limit(self._plan.close_timeout)
 
@@ -155,7 +161,10 @@ class Host:
 
 
 def end_as_crashed(paths: RunPaths, status: Status = "crashed") -> None:
-    """Mark a run whose process is gone as `crashed` or `killed`; one that had ended keeps its status."""
+    """Mark a run whose process is gone as `crashed` or `killed`; one that had ended keeps its status.
+
+    Raises `NotARunError` and `OSError`.
+    """
 
     def change(manifest: Manifest) -> Manifest:
         if manifest.status != "running":

@@ -86,7 +86,8 @@ def deliver_once(
 ) -> BackendState:
     """Drain all that the run's journal holds into `adapter`, on this process, and return the backend's state.
 
-    `close`: a run whose journal holds no end is closed as `crashed`; otherwise it stays open in the tracker.
+    `close`: a run of which neither the journal nor `run.json` knows the end is closed as `crashed`; otherwise it stays
+    open in the tracker.
     """
     paths = RunPaths(run_dir)
     lifecycle = Lifecycle()

@@ -65,9 +65,14 @@ class PatientPreparer:
 
 
 class _Order:
-    """One segment to be made: `segment` or `error` is set when `done` is."""
+    """One segment to be made: `segment` or `error` is set when it is done.
 
-    __slots__ = ("done", "error", "keep", "least", "number", "segment", "size")
+    The script's thread asks, waits and takes, and Ctrl-C may come between any two steps of that; what it has done then
+    can be done once more. A `threading.Event` would not do: it waits in Python, under a lock that an interrupt in the
+    wrong place leaves locked for ever.
+    """
+
+    __slots__ = ("_done", "_waits", "asked", "error", "keep", "least", "number", "segment", "size", "started")
 
     def __init__(self, number: int, size: int, least: int, keep: int) -> None:
         self.number = number
@@ -76,7 +81,19 @@ class _Order:
         self.keep = keep
         self.segment: Segment | None = None
         self.error: Union[OSError, NoRoomError, None] = None
-        self.done = threading.Event()
+        self.asked = self.started = False
+        self._done = False
+        self._waits = threading.Lock()
+        self._waits.acquire()
+
+    def finish(self) -> None:
+        """It is done. Called once."""
+        self._done = True
+        self._waits.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it is done within `seconds`."""
+        return self._done or self._waits.acquire(timeout=seconds)
 
 
 class Preparer:
@@ -97,9 +114,12 @@ class Preparer:
 
     def order(self, number: int, size: int, least: int, keep: int) -> None:
         """Begin to make the segment (see `SegmentStore.make`); nothing if one is ordered already."""
-        if self._order is None:
+        order = self._order
+        if order is None:
             order = self._order = _Order(number, size, least, keep)
+        if not order.asked:
             self._do(lambda: _make(self._store, order))
+            order.asked = True
 
     def take(self, number: int, size: int, least: int, keep: int) -> Segment:
         """The ordered segment, or one ordered now; it has not begun. Waits `PATIENCE` at most, once for each order.
@@ -111,7 +131,7 @@ class Preparer:
             self.order(number, size, least, keep)
             order = self._order
             assert order is not None
-            if not order.done.wait(self._patience):
+            if not order.wait(self._patience):
                 self._patience = 0.0
                 raise SlowDiskError
             self._patience = PATIENCE
@@ -152,13 +172,16 @@ class Preparer:
 
 
 def _make(store: SegmentStore, order: _Order) -> None:
+    if order.started:  # Ctrl-C came between asking and the note of it
+        return
+    order.started = True
     try:
         order.segment = store.make(order.number, order.size, order.least, order.keep)
         order.segment.warm()
     except (OSError, NoRoomError) as error:
         order.error = error
     finally:
-        order.done.set()
+        order.finish()
 
 
 def _work(jobs: SimpleQueue[Callable[[], None] | None]) -> None:

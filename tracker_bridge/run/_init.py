@@ -30,9 +30,11 @@ from tracker_bridge.run._provenance import provenance
 from tracker_bridge.run._ranks import current_rank
 from tracker_bridge.run._result import sync_command
 from tracker_bridge.run._run import Run
+from tracker_bridge.run._values import LARGEST_STEP
 from tracker_bridge.rundir import (
     FileLock,
     Manifest,
+    NotARunError,
     RunPaths,
     keep_spare,
     load_manifest,
@@ -92,7 +94,8 @@ def init(
 
     Raises:
         ConfigError: The configuration cannot be used.
-        UsageError: `run_id` is not valid, belongs to a run that is still being written, or has ended.
+        UsageError: `run_id` is not valid, belongs to a run that is still being written (by this process, too), or has
+            ended.
     """
     settings = load_config(
         config,
@@ -185,9 +188,7 @@ def _open(settings: Config, run_id: str) -> tuple[RunPaths, JournalWriter, _Resu
         try:
             opened = (paths, *_begin(settings, paths, run_id))
         except WriterBusyError:
-            raise UsageError(
-                f"run {run_id!r} in {home} is still being written by another process; choose another run_id"
-            ) from None
+            raise UsageError(_busy(paths, run_id)) from None
         except OSError as error:
             _warn(f"no run directory can be made in {home}: {error}")
             continue
@@ -199,23 +200,34 @@ def _open(settings: Config, run_id: str) -> tuple[RunPaths, JournalWriter, _Resu
     return None
 
 
+def _busy(paths: RunPaths, run_id: str) -> str:
+    where = f"run {run_id!r} in {paths.root.parent} is still"
+    with contextlib.suppress(NotARunError):
+        if load_manifest(paths).owner == this_process():
+            return (
+                f"{where} open in this process; end it with its close() (tracker_bridge.current().close() for the run "
+                "that was begun last), or choose another run_id"
+            )
+    return f"{where} being written by another process; choose another run_id"
+
+
 def _begin(settings: Config, paths: RunPaths, run_id: str) -> tuple[JournalWriter, _Resumed]:
-    known = paths.manifest.is_file()
-    if known:
-        _check_resume(load_manifest(paths), settings, paths)
+    old = load_manifest(paths) if paths.manifest.is_file() else None
+    if old is not None:
+        _check_resume(old, settings, paths)
     paths.backends.mkdir(parents=True, exist_ok=True)
     options: _WriterOptions = {
         "max_disk": settings.queue.max_disk,
         "when_full": settings.queue.when_full,
         "delivered": lambda: _delivered(paths, settings),
     }
-    if known:
+    if old is not None:
         # A number that a backend has seen is never given to another record, whatever a power cut has taken away.
         seen = max((load_state(paths, folder.name).position.sequence for folder in paths.backends.iterdir()), default=0)
         journal = JournalWriter.recover(paths.journal, run_id, first_sequence=seen, **options)
     else:
         journal = JournalWriter.create(paths.journal, run_id, **options)
-    past = _past(paths) if known else _Resumed()
+    past = _past(paths, old) if old is not None else _Resumed()
     secrets = secret_values(settings, dict(os.environ))
     found = provenance(lambda text: scrub(text, secrets))
     manifest = Manifest(
@@ -229,9 +241,8 @@ def _begin(settings: Config, paths: RunPaths, run_id: str) -> tuple[JournalWrite
         config=redact(settings),
         provenance=found,
     )
-    if known:
-        old = update_manifest(paths, lambda now: _continued(now, manifest))
-        manifest = old
+    if old is not None:
+        update_manifest(paths, lambda now: _continued(now, manifest))
     else:
         with FileLock(paths.manifest_lock):  # which makes its file, while there is room for one
             write_json(paths.manifest, manifest)
@@ -260,20 +271,20 @@ def _check_resume(manifest: Manifest, settings: Config, paths: RunPaths) -> None
         )
 
 
-def _past(paths: RunPaths) -> _Resumed:
-    past = _Resumed()
+def _past(paths: RunPaths, manifest: Manifest) -> _Resumed:
+    past = _Resumed(attempt=manifest.attempt + 1)
     gradient_tables: set[int] = set()
     for entry in scan(paths.journal):
         if not isinstance(entry, Entry):
             continue
         record = entry.record
         if isinstance(record, RunStarted):
-            past.attempt = record.attempt + 1
+            past.attempt = max(past.attempt, record.attempt + 1)
         elif isinstance(record, Metrics):
             past.last_step = record.step
         elif isinstance(record, NormVector):
             if record.table in gradient_tables:
-                past.next_collector_step = int(record.step) + 1
+                past.next_collector_step = min(int(record.step) + 1, LARGEST_STEP)
         else:
             for table in record.tables if isinstance(record, Snapshot) else (record,):
                 if isinstance(table, SeriesTable):

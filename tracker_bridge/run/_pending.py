@@ -7,6 +7,7 @@ values are on the CPU never starts it.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -36,9 +37,12 @@ class PendingRecords:
     def __init__(self, append: Callable[[AnyRecord], None]) -> None:
         self._append = append
         self._waiting: deque[PendingRecord] = deque()
-        self._lock = threading.Lock()
+        # Reentrant, because a signal handler may log while its thread is in here.
+        self._lock = threading.RLock()
         self._looker: threading.Thread | None = None
-        self._wake = threading.Event()
+        # Free once the looking thread is to end. Ctrl-C may interrupt `stop`, and an `Event` would stay locked.
+        self._stopped = threading.Lock()
+        self._stopped.acquire()
 
     def add(self, pending: PendingRecord) -> None:
         """Take a record in the making, after those that are waiting."""
@@ -64,13 +68,14 @@ class PendingRecords:
                 self._append(self._waiting.popleft().record())
 
     def _look(self) -> None:
-        while not self._wake.wait(_LOOK):
+        while not self._stopped.acquire(timeout=_LOOK):
             if self._waiting:
                 self.complete(wait=False)
 
     def stop(self) -> None:
         """End the looking thread."""
-        self._wake.set()
+        with contextlib.suppress(RuntimeError):  # stopped before
+            self._stopped.release()
 
 
 class _Scalars:

@@ -1,7 +1,7 @@
 """Params and tags of any shape to plain data: str, int, float, bool, None, lists and string-keyed mappings.
 
-Nothing here raises for an odd value: a hyper-parameter that cannot be stored as it is, is stored as readable text
-without memory addresses, so that two equal runs have equal params.
+Nothing here raises for an odd value, not even for one that raises whatever it is asked: a hyper-parameter that cannot
+be stored as it is, is stored as readable text without memory addresses, so that two equal runs have equal params.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import dataclasses
 import datetime as dt
 import enum
 import functools
+import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping
+import types
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -28,9 +30,14 @@ _LONGEST_ARRAY = 64
 def plain_params(params: Any) -> dict[str, Any]:
     """A mapping, dataclass, argparse Namespace, msgspec Struct or OmegaConf config as a nested plain mapping.
 
-    Raises `TypeError` for anything that has no named fields.
+    Raises `TypeError` for anything that has no named fields, or whose fields cannot be read.
     """
-    value = _plain(params, ())
+    try:
+        value = _plain_value(params, ())
+    except Exception as error:
+        raise TypeError(
+            f"params: the fields of {type(params).__name__} cannot be read ({type(error).__name__}: {error})"
+        ) from error
     if not isinstance(value, dict):
         kind = type(params).__name__
         raise TypeError(f"params must be a mapping, a dataclass, a Namespace or a DictConfig, not {kind}")
@@ -44,7 +51,7 @@ def plain_tags(tags: Any) -> dict[str, str | None]:
     if isinstance(tags, str):
         return {tags: None}
     if isinstance(tags, Mapping):
-        return {_tag(key): None if value is None else str(value) for key, value in tags.items()}
+        return {_tag(key): None if value is None else _tag_value(value) for key, value in tags.items()}
     if isinstance(tags, Iterable):
         return {_tag(tag): None for tag in tags}
     raise TypeError(f"tags must be texts or a mapping of texts, not {type(tags).__name__}")
@@ -58,13 +65,27 @@ def _tag(tag: Any) -> str:
     raise TypeError(f"a tag must be text, not {type(tag).__name__} ({tag!r})")
 
 
+def _tag_value(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return str(_plain(value, ()))
+
+
 def _plain(value: Any, above: tuple[int, ...]) -> Any:
+    try:
+        return _plain_value(value, above)
+    except Exception as error:
+        return f"<{type(value).__name__}, which raises {type(error).__name__}>"
+
+
+def _plain_value(value: Any, above: tuple[int, ...]) -> Any:
     if value is None or type(value) in (str, bool, float):
         return value.encode("utf-8", "replace").decode() if type(value) is str and not value.isascii() else value
     if isinstance(value, enum.Enum):
         return _plain(value.value, above) if isinstance(value.value, (str, int, float)) else value.name
     if isinstance(value, int):
-        return int(value) if -_LARGEST_INT - 1 <= value <= _LARGEST_INT else str(int(value))
+        return int(value) if -_LARGEST_INT - 1 <= value <= _LARGEST_INT else _digits(int(value))
     if isinstance(value, (str, float)):
         return _plain(str(value) if isinstance(value, str) else float(value), above)
     if id(value) in above or len(above) > _DEEPEST:
@@ -75,7 +96,7 @@ def _plain(value: Any, above: tuple[int, ...]) -> Any:
 def _plain_object(value: Any, above: tuple[int, ...]) -> Any:
     named = _named_fields(value)
     if named is not None:
-        return {_text(key): _plain(inner, above) for key, inner in named.items()}
+        return {_text(key): _plain(inner, above) for key, inner in named}
     if isinstance(value, (list, tuple)):
         return [_plain(inner, above) for inner in value]
     if isinstance(value, (set, frozenset)):
@@ -86,52 +107,106 @@ def _plain_object(value: Any, above: tuple[int, ...]) -> Any:
         return _plain(os.fspath(value), above)
     if isinstance(value, (bytes, bytearray)):
         return value.decode("utf-8", "replace").replace("\x00", "\ufffd")
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
-        return _plain_array(value, above)
+    if isinstance(value, (type, types.ModuleType)):
+        return _described(value, above)
+    shape = _shape(value)
+    if shape is not None:
+        return _plain_array(value, shape, above)
     if isinstance(value, np.dtype) or type(value).__module__ == "torch":
         return str(value)
     return _described(value, above)
 
 
-def _named_fields(value: Any) -> Mapping[Any, Any] | None:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return _resolved(value)
-    if isinstance(value, argparse.Namespace):
-        return vars(value)
-    if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return dict(value._asdict())
-    fields = getattr(value, "__struct_fields__", None)
-    if fields is not None and not isinstance(value, type):
-        return {name: getattr(value, name) for name in fields}
+def _named_fields(value: Any) -> Iterable[tuple[Any, Any]] | None:
+    """The names and values of what has such; None for anything else."""
+    if isinstance(value, type):
+        return None
     # Only a package that the script has imported itself can have made its config object.
     omegaconf = sys.modules.get("omegaconf")
     if omegaconf is not None and omegaconf.OmegaConf.is_config(value):
-        resolved = omegaconf.OmegaConf.to_container(value, resolve=True, throw_on_missing=False)
-        return resolved if isinstance(resolved, dict) else None
-    dump = getattr(value, "model_dump", None)
-    if callable(dump) and not isinstance(value, type):
-        dumped = dump()
-        return dumped if isinstance(dumped, dict) else None
-    return None
+        return _of_omegaconf(omegaconf.OmegaConf, value)
+    if dataclasses.is_dataclass(value):
+        return _attributes(value, [field.name for field in dataclasses.fields(value)])
+    if isinstance(value, Mapping):
+        return _items(value)
+    if isinstance(value, argparse.Namespace):
+        return vars(value).items()
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return dict(value._asdict()).items()
+    fields = _attribute(value, "__struct_fields__")
+    if fields is not None:
+        return _attributes(value, fields)
+    dump = _attribute(value, "model_dump")
+    dumped = dump() if callable(dump) else None
+    return dumped.items() if isinstance(dumped, dict) else None
 
 
-def _resolved(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    omegaconf = sys.modules.get("omegaconf")
-    if omegaconf is not None and omegaconf.OmegaConf.is_config(value):
-        return dict(omegaconf.OmegaConf.to_container(value, resolve=True, throw_on_missing=False))
-    return value
+def _of_omegaconf(omegaconf: Any, value: Any) -> Iterable[tuple[Any, Any]] | None:
+    try:
+        plain = omegaconf.to_container(value, resolve=True, throw_on_missing=False)
+    except Exception:  # an interpolation that leads nowhere, or whose resolver raises
+        plain = omegaconf.to_container(value, resolve=False, throw_on_missing=False)
+    return plain.items() if isinstance(plain, dict) else None
 
 
-def _plain_array(value: Any, above: tuple[int, ...]) -> Any:
-    count = 1
-    for length in value.shape:
-        count *= int(length)
+def _items(value: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    try:
+        return list(value.items())
+    except Exception:
+        return [(key, _read(value.__getitem__, key)) for key in value]
+
+
+def _attributes(value: Any, names: Iterable[str]) -> Iterable[tuple[str, Any]]:
+    """The named attributes; one that was never set is left out."""
+    return [(name, _read(functools.partial(getattr, value), name)) for name in names if _is_set(value, name)]
+
+
+def _is_set(value: Any, name: str) -> bool:
+    try:
+        return hasattr(value, name)
+    except Exception:
+        return True
+
+
+def _read(get: Callable[[Any], Any], key: Any) -> Any:
+    try:
+        return get(key)
+    except Exception as error:
+        return f"<raises {type(error).__name__}>"
+
+
+def _attribute(value: Any, name: str) -> Any:
+    """None also where asking for it raises something else than `AttributeError`."""
+    try:
+        return getattr(value, name, None)
+    except Exception:
+        return None
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """The shape of an array or a tensor of any library; None for what is none."""
+    if _attribute(value, "dtype") is None:
+        return None
+    try:
+        return tuple(int(length) for length in value.shape)
+    except Exception:
+        return None
+
+
+def _plain_array(value: Any, shape: tuple[int, ...], above: tuple[int, ...]) -> Any:
     on_cpu = getattr(getattr(value, "device", None), "type", "cpu") == "cpu"
-    if count > _LONGEST_ARRAY or not on_cpu or not hasattr(value, "tolist"):
-        return f"{type(value).__name__}(shape={tuple(value.shape)}, dtype={value.dtype})"
-    return _plain(value.tolist(), above)
+    if math.prod(shape) > _LONGEST_ARRAY or not on_cpu or not hasattr(value, "tolist"):
+        return f"{type(value).__name__}(shape={shape}, dtype={value.dtype})"
+    listed = value.tolist()
+    # A longdouble has no plain form, and NumPy gives it back.
+    return str(value) if type(listed) is type(value) else _plain(listed, above)
+
+
+def _digits(value: int) -> str:
+    try:
+        return str(value)
+    except ValueError:  # more digits than Python makes (4,300); in base 16 there is no such limit
+        return hex(value)
 
 
 def _described(value: Any, above: tuple[int, ...]) -> str:
@@ -139,11 +214,13 @@ def _described(value: Any, above: tuple[int, ...]) -> str:
         given = [repr(_plain(argument, above)) for argument in value.args]
         given += [f"{key}={_plain(argument, above)!r}" for key, argument in value.keywords.items()]
         return f"partial({', '.join([_described(value.func, above), *given])})"
-    name = getattr(value, "__qualname__", None)
+    if isinstance(value, types.ModuleType):
+        return value.__name__
+    name = _attribute(value, "__qualname__")
     if isinstance(name, str) and (callable(value) or isinstance(value, type)):
         return f"{getattr(value, '__module__', '') or ''}.{name}".lstrip(".")
     try:
-        return _ADDRESS.sub("", repr(value))
+        return _ADDRESS.sub("", repr(value)).encode("utf-8", "replace").decode()
     except Exception as error:
         return f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from tracker_bridge.rundir import Health
 
+REMOVED = "directory_removed"
+"""The reason in `Delivery.not_written` of what somebody has removed with the run directory."""
+
 
 @dataclass(frozen=True, slots=True)
 class BackendDelivery:
@@ -27,7 +30,8 @@ class BackendDelivery:
 class Delivery(Mapping[str, BackendDelivery]):
     """The answer of `Run.close`: a mapping of backend name to how it stands.
 
-    `not_written` counts records that never reached the journal, by reason (a full disk, say).
+    `not_written` counts records that never reached the journal, by reason (a full disk, say). `directory_removed` are
+    those that somebody has removed with the run directory: nobody knows any more which of them were delivered.
     """
 
     backends: Mapping[str, BackendDelivery]
@@ -64,8 +68,11 @@ class Delivery(Mapping[str, BackendDelivery]):
             "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[4]]) for row in rows
         ]
         lines += [f"{name}: {one.error}" for name, one in self.backends.items() if one.error and one.pending]
-        if self.not_written:
-            lines.append(f"never written to disk: {_reasons(self.not_written)}")
+        never = {reason: count for reason, count in self.not_written.items() if reason != REMOVED}
+        if never:
+            lines.append(f"never written to disk: {_reasons(never)}")
+        if REMOVED in self.not_written:
+            lines.append(f"gone with the run directory, delivered or not: {self.not_written[REMOVED]}")
         if self.command:
             lines.append(f"deliver the rest with: {self.command}")
         return "\n".join(lines)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tracker_bridge.config import GradientsConfig, hide_secrets, scrub
+from tracker_bridge.delivery import is_gone
 from tracker_bridge.journal import Entry, JournalReader, JournalWriter
 from tracker_bridge.records import (
     Alert,
@@ -39,8 +40,8 @@ from tracker_bridge.run import _exit
 from tracker_bridge.run._channel import Channel, NoChannel, ThreadChannel, wait_until
 from tracker_bridge.run._pending import PendingRecords
 from tracker_bridge.run._plain import plain_params, plain_tags
-from tracker_bridge.run._result import BackendDelivery, Delivery, sync_command
-from tracker_bridge.run._values import OnDevice, as_scalar, as_step, as_time_ns, check_names
+from tracker_bridge.run._result import REMOVED, BackendDelivery, Delivery, sync_command
+from tracker_bridge.run._values import LARGEST_STEP, OnDevice, as_scalar, as_step, as_time_ns, check_names
 from tracker_bridge.run._watch import Tables, watch
 from tracker_bridge.rundir import Manifest, NotARunError, RunPaths, load_manifest, load_state, update_manifest
 
@@ -85,7 +86,8 @@ class Run:
         self._gradients = gradients
         self._close_timeout = close_timeout
         self._last_step = last_step
-        self._lock = threading.Lock()
+        # Reentrant, because a signal handler may log while its thread takes a step.
+        self._lock = threading.RLock()
         self._pending = PendingRecords(self._append)
         self._collectors: list[GradientNormCollector] = []
         self._kinds: set[str] = set()
@@ -96,6 +98,7 @@ class Run:
         self._delivery: Delivery | None = None
         self._on_alert: list[Callable[[Alert], object]] = []
         self._callback_faults: Counter[str] = Counter()
+        self._unwritten: Counter[str] = Counter()
         self._alerts: JournalReader | None = None
         self._shown = 0
         self._looked = time.time_ns()
@@ -159,8 +162,8 @@ class Run:
             except OnDevice:
                 waiting = waiting or {}
                 waiting[name] = value
-        step = self._take_step(step)
         logged = now if timestamp is None else as_time_ns(timestamp)
+        step = self._take_step(step)
         if values:
             self._append(Metrics(logged, step, values))
         if waiting:
@@ -249,11 +252,14 @@ class Run:
         """Call `callback` with each alert of the health rules, within about a second of a later logging call.
 
         It is called on the thread that logs. What it raises is told once and counted in `callback_faults`; it reaches
-        neither that logging call nor another callback. To stop a training, set something that its loop looks at.
-        Raises `TypeError` for what cannot be called.
+        neither that logging call nor another callback, also where it is `SystemExit`; only Ctrl-C goes on its way. To
+        stop a training, set something that its loop looks at.
+        Raises `TypeError` for what cannot be called, or takes another number of arguments than one.
         """
         if not callable(callback):
             raise TypeError(f"on_alert: callback must be callable, not {type(callback).__name__}")
+        if (wrong := _refused_signature(callback)) is not None:
+            raise TypeError(f"on_alert: callback must take one argument, the alert; {_name(callback)!r} takes {wrong}")
         self._on_alert.append(callback)
         if self._alerts is None and self._paths is not None:
             self._alerts = JournalReader(self._paths.alerts)
@@ -319,9 +325,14 @@ class Run:
                 self._write_end(status, wait=False)
                 self._channel.cut_short()
         delivery = self._delivery = self._report()
+        interrupted_callback = False
         if self._alerts is not None:
-            with contextlib.suppress(Exception):
+            try:
                 self._tell_alerts(self._alerts)
+            except KeyboardInterrupt:
+                interrupted_callback = True
+            except Exception as error:
+                self._say_once(f"the last alerts could not be read: {type(error).__name__}: {error}")
             self._alerts.close()
         self._show_notices()
         if interrupted:
@@ -331,7 +342,7 @@ class Run:
         if interrupted and self.dir is not None and delivery.command is None:
             self._say(f"deliver the rest with: {sync_command(self.dir)}")
         _exit.unregister(self)
-        return delivery, interrupted
+        return delivery, interrupted or interrupted_callback
 
     def _write_end(self, status: str, *, wait: bool) -> None:
         """Put the end of the run on disk. Called again, without waiting for a device, if Ctrl-C came in between."""
@@ -361,8 +372,16 @@ class Run:
             self._last_step = step
             return step  # type: ignore[no-any-return]
         with self._lock:
-            self._last_step = int(self._last_step) + 1
-            return self._last_step
+            last = self._last_step
+            following = last + 1 if type(last) is int and last < LARGEST_STEP else self._step_after(last)
+            self._last_step = following
+            return following
+
+    def _step_after(self, last: Step) -> int:
+        if last < LARGEST_STEP:
+            return int(last) + 1
+        self._say_once(f"there is no step after {LARGEST_STEP}; what is logged without a step is logged at that one")
+        return LARGEST_STEP
 
     def _append(self, record: AnyRecord) -> None:
         journal = self._journal
@@ -373,11 +392,27 @@ class Run:
             return
         try:
             journal.append_encoded(encode(record)) if type(record) is Metrics else journal.append(record)
-        except UnicodeEncodeError:
-            # Half a character (a file name of another encoding, say) is no reason to lose what stands beside it.
-            journal.append(encodable(record))
         except Exception as error:
-            self._say_once(f"a record could not be written: {type(error).__name__}: {error}")
+            self._append_otherwise(journal, record, error)
+
+    def _append_otherwise(self, journal: JournalWriter, record: AnyRecord, error: Exception) -> None:
+        """After a record was refused: without what no encoding has, else counted."""
+        try:
+            if isinstance(error, UnicodeEncodeError):
+                # Half a character (a file name of another encoding, say) is no reason to lose what stands beside it.
+                journal.append(encodable(record))
+                return
+        except Exception as second:
+            error = second
+        self._say_once(f"a record could not be written: {type(error).__name__}: {error}")
+        with self._lock:
+            # `encode` raises these two on what a record may not hold; anything else is a fault of the journal's own.
+            known = isinstance(error, (TypeError, OverflowError))
+            self._unwritten["not_encodable" if known else type(error).__name__] += 1
+
+    def _not_written(self) -> Counter[str]:
+        """This attempt's records that never reached the journal, by reason."""
+        return self._unwritten + Counter(self._journal.dropped if self._journal is not None else {})
 
     def _look(self, now: int) -> None:
         # Both ends, because the clock may be set back.
@@ -401,11 +436,13 @@ class Run:
     def _call_back(self, callback: Callable[[Alert], object], alert: Alert) -> None:
         try:
             callback(alert)
-        except Exception as error:
-            name = getattr(callback, "__qualname__", None) or type(callback).__qualname__
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit as well: a callback may not end the script
+            name = _name(callback)
             self._callback_faults[name] += 1
             if self._callback_faults[name] == 1:
-                text = f"{type(error).__name__}: {error}"
+                text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
                 self._say(
                     f"the on_alert callback {name!r} raised {text} (training goes on; its further faults are counted)"
                 )
@@ -413,10 +450,9 @@ class Run:
     def _mark(self, status: str) -> None:
         if self._paths is None or self._journal is None:
             return
-        dropped = self._journal.dropped
 
         def change(manifest: Manifest) -> Manifest:
-            lost = Counter(manifest.not_written) + Counter(dropped)
+            lost = Counter(manifest.not_written) + self._not_written()
             return msgspec.structs.replace(manifest, status=status, finished_ns=time.time_ns(), not_written=dict(lost))
 
         try:
@@ -437,7 +473,11 @@ class Run:
             backends[name] = BackendDelivery(
                 state.health, state.sent, pending, state.points, state.dropped, state.last_error, urls.get(name)
             )
-        return Delivery(backends, dict(self._journal.dropped), self._paths.root)
+        lost = self._not_written()
+        if is_gone(self._paths):
+            # With the records went each backend's word of how far it had got.
+            lost[REMOVED] = self._journal.sequence
+        return Delivery(backends, dict(lost), self._paths.root)
 
     def _show_notices(self) -> None:
         """Show what delivery has to say, once."""
@@ -476,6 +516,26 @@ class Run:
         self._channel.forget_after_fork()
         self._channel = NoChannel()
         self._delivery = Delivery({}, {}, None)
+
+
+def _name(callback: Callable[..., object]) -> str:
+    return getattr(callback, "__qualname__", None) or type(callback).__qualname__
+
+
+def _refused_signature(callback: Callable[..., object]) -> str | None:
+    """What `callback` takes if that is surely not one argument; None where it is, or where nobody can tell."""
+    import inspect
+
+    try:
+        # Not that of what it wraps: a wrapper may take more, or pass on less.
+        signature = inspect.signature(callback, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
+    try:
+        signature.bind(None)
+    except TypeError:
+        return str(signature)
+    return None
 
 
 def _status_after(error: BaseException | None) -> str:

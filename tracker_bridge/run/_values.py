@@ -13,7 +13,9 @@ from typing import Any
 
 from tracker_bridge.records import Step
 
-_LARGEST_STEP = 2**63 - 1
+LARGEST_STEP = 2**63 - 1
+_LARGEST_TIME = 2**63 - 1
+# Nanoseconds: what a record holds, what the trackers take, and what NumPy and pandas make of a time.
 
 
 class OnDevice(Exception):
@@ -34,7 +36,7 @@ def as_step(step: Any) -> Step:
     try:
         return as_step(float(step.item()))
     except (AttributeError, TypeError, ValueError):
-        raise TypeError(f"step must be a number, not {type(step).__name__} ({step!r})") from None
+        raise TypeError(f"step must be a number, not {_shown(step)}") from None
 
 
 def as_scalar(name: str, value: Any) -> float:
@@ -56,15 +58,24 @@ def as_scalar(name: str, value: Any) -> float:
 
 
 def as_time_ns(timestamp: datetime | float | None) -> int:
-    """Nanoseconds since the epoch of a datetime (naive: local time) or of seconds since the epoch; None: now."""
+    """Nanoseconds since the epoch of a datetime (naive: local time) or of seconds since the epoch; None: now.
+
+    Raises `TypeError` for anything else, `ValueError` for a time that does not fit in an int64.
+    """
     if timestamp is None:
         return time.time_ns()
-    if isinstance(timestamp, datetime):
-        return int(timestamp.timestamp() * 1e9)
-    if isinstance(timestamp, (int, float)) and not isinstance(timestamp, bool):
-        return int(timestamp * 1e9)
-    kind = type(timestamp).__name__
-    raise TypeError(f"timestamp must be a datetime or seconds since the epoch, not {kind} ({timestamp!r})")
+    if isinstance(timestamp, bool) or not isinstance(timestamp, (datetime, int, float)):
+        kind = type(timestamp).__name__
+        raise TypeError(f"timestamp must be a datetime or seconds since the epoch, not {kind} ({timestamp!r})")
+    try:
+        logged = int((timestamp.timestamp() if isinstance(timestamp, datetime) else timestamp) * 1e9)
+    except (OverflowError, ValueError, OSError):  # no number, or beyond what the platform's clock functions take
+        logged = _LARGEST_TIME + 1
+    if -_LARGEST_TIME - 1 <= logged <= _LARGEST_TIME:
+        return logged
+    raise ValueError(
+        f"timestamp must lie between the years 1677 and 2262 (seconds since the epoch), not {_shown(timestamp)}"
+    )
 
 
 def check_names(data: Any, what: str) -> Mapping[str, Any]:
@@ -85,11 +96,14 @@ def _only_element(name: str, value: Any) -> Any:
 
 
 def _checked(step: int) -> int:
-    if -_LARGEST_STEP - 1 <= step <= _LARGEST_STEP:
+    if -LARGEST_STEP - 1 <= step <= LARGEST_STEP:
         return step
-    raise ValueError(f"step {step} does not fit in an int64")
+    raise ValueError(f"step must fit in an int64, not {_shown(step)}")
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception as error:  # an int of more than 4,300 digits, say
+        text = f"whose repr raises {type(error).__name__}"
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:57] + '...'}"
