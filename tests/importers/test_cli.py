@@ -197,14 +197,13 @@ def test_replay_is_idempotent_and_keeps_its_place_in_the_run(program: Program, t
 
 
 def test_replay_with_another_route_is_another_target(program: Program, tmp_path: Path) -> None:
-    """The same tracker with other routes gets the run anew, with those routes."""
+    """The same tracker with other routes gets the run anew, with those routes, as a second run."""
     make_run(tmp_path / "tracker_bridge_runs" / "r1")
     one = program("replay", "r1", "--to", str(jsonl_config(tmp_path)), "--json").json["runs"][0]
-    (tmp_path / "r1.out").unlink()
     config = jsonl_config(tmp_path, route={"include": ["a/*"], "prefix": "moved/"})
     two = program("replay", "r1", "--to", str(config), "--json").json["runs"][0]
     assert one["target"] != two["target"]
-    lines = [json.loads(line) for line in (tmp_path / "r1.out").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / f"r1-{two['target']}.out").read_text().splitlines()]
     assert {name for line in lines for name in line.get("metrics", {})} == {"moved/a/acc"}
 
 
@@ -243,7 +242,10 @@ def losses_in(path: Path) -> list[int]:
 
 
 def test_a_live_run_can_be_replayed_beside_its_own_delivery(program: Program, tmp_path: Path) -> None:
-    """While the run logs and is delivered, a replay sends what is there and ends; later the rest, nothing twice."""
+    """While the run logs and is delivered, a replay sends what is there and ends; later the rest, nothing twice.
+
+    In a tracker that the run is logged to it is a second run, here a file of its own.
+    """
     config = jsonl_config(tmp_path)
     process = start(tmp_path, LIVE)
     try:
@@ -256,7 +258,8 @@ def test_a_live_run_can_be_replayed_beside_its_own_delivery(program: Program, tm
             (outcome,) = done.json["runs"]
             assert (outcome["live"], outcome["complete"], outcome["error"]) == (True, True, None)
             assert outcome["sent"] > 0
-            steps = losses_in(tmp_path / "r1.out")
+            (copy,) = tmp_path.glob("r1-replay-copy-*.out")
+            steps = losses_in(copy)
             assert steps == list(range(len(steps)))
             assert len(steps) > sent
             sent = len(steps)
@@ -271,7 +274,7 @@ def test_a_live_run_can_be_replayed_beside_its_own_delivery(program: Program, tm
     assert (last.code, last.json["runs"][0]["live"]) == (0, False)
     own = losses_in(tmp_path / "own.out")
     assert own == list(range(len(own)))
-    assert losses_in(tmp_path / "r1.out") == own
+    assert losses_in(copy) == own
     assert program("sync").out.startswith("Nothing is pending")
 
 
