@@ -66,7 +66,6 @@ class Host:
         """
         with contextlib.ExitStack() as locks:
             for path in self._locks():
-                path.parent.mkdir(parents=True, exist_ok=True)
                 lock = FileLock(path)
                 lock.acquire(timeout=self._plan.close_timeout)
                 locks.callback(lock.release)
@@ -75,7 +74,10 @@ class Host:
     def _locks(self) -> list[Path]:
         if not self._plan.beside:
             return [self._paths.delivery_lock]
-        return [self._paths.replay_lock(name) for name in sorted(backend.name for backend in self._plan.backends)]
+        names = sorted(backend.name for backend in self._plan.backends)
+        for name in names:
+            self._paths.backend(name).mkdir(parents=True, exist_ok=True)
+        return [self._paths.replay_lock(name) for name in names]
 
     def _serve(self, watch: Owner | None, adapters: Mapping[str, Adapter[Any]]) -> bool:
         health = self._health_watch()
