@@ -80,7 +80,7 @@ def test_a_backend_that_fails_stays_pending_and_its_error_is_shown(
     program: Program, make_run: MakeRun, tmp_path: Path
 ) -> None:
     """One backend that cannot be opened leaves the other delivered, exit status 1, and its error in `status`."""
-    make_run("one", {"broken": {"adapter": "jsonl", "path": "no-folder/x.jsonl"}, "jsonl": {}})
+    make_run("one", {"broken": {"adapter": "jsonl", "path": "no-folder/x.jsonl"}, "jsonl": {"path": "one.jsonl"}})
     (tmp_path / "no-folder").write_text("a file in the folder's place")
     done = program("sync", "--timeout", "2")
     assert done.code == 1
@@ -101,7 +101,7 @@ def test_a_missing_variable_of_one_backend_does_not_stop_another(
     program: Program, make_run: MakeRun, tmp_path: Path
 ) -> None:
     """The backend whose reference cannot be resolved is named and left out, the other is delivered."""
-    backends = {"needy": {"adapter": "jsonl", "path": "${env:NEEDED_PATH}"}, "jsonl": {}}
+    backends = {"needy": {"adapter": "jsonl", "path": "${env:NEEDED_PATH}"}, "jsonl": {"path": "one.jsonl"}}
     make_run("one", backends, environ={"NEEDED_PATH": "needy.jsonl"})
     done = program("sync")
     assert done.code == 1

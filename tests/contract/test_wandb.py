@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import math
 import os
@@ -43,6 +44,15 @@ pytest.importorskip("wandb")
 def _no_variables_of_wandb(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PROJECT", "API_KEY", "MODE", "DIR", "ENTITY", "RUN_ID", "NAME", "BASE_URL", "TAGS", "RUN_GROUP"):
         monkeypatch.delenv(f"WANDB_{name}", raising=False)
+
+
+@pytest.fixture
+def killed_service() -> Iterator[None]:
+    """For tests that kill W&B's service: the SDK never waits for it, and drops its process object with a warning."""
+    yield
+    for thing in gc.get_objects():
+        if isinstance(thing, subprocess.Popen) and "wandb" in str(thing.args):
+            thing.poll()
 
 
 class _WandbTests(AdapterTests):
@@ -230,6 +240,7 @@ def test_the_summary_has_the_last_value_of_every_series(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.usefixtures("killed_service")
 def test_a_service_that_dies_loses_nothing(tmp_path: Path) -> None:
     """wandb-core is killed after rows were handed over and not yet confirmed: they are sent again, once."""
     adapter, _ = _open(tmp_path)
@@ -452,6 +463,7 @@ def test_a_failed_start_beside_another_run_does_not_use_up_the_id(tmp_path: Path
     assert len(readback.logs(tmp_path, "other")) == 1
 
 
+@pytest.mark.usefixtures("killed_service")
 def test_an_end_that_the_service_did_not_write_is_written_again(tmp_path: Path) -> None:
     """wandb-core dies when all rows are in the log: closing said nothing, and the run had no end."""
     adapter, _ = _open(tmp_path)
@@ -465,6 +477,7 @@ def test_an_end_that_the_service_did_not_write_is_written_again(tmp_path: Path) 
     assert run.summary["tracker_bridge_status"] == "failed"
 
 
+@pytest.mark.usefixtures("killed_service")
 def test_a_service_that_dies_under_two_backends_loses_nothing(tmp_path: Path) -> None:
     """Both go on in a new one, under their own ids."""
     openings = [_open(tmp_path, id="one"), _open(_made(tmp_path / "two"), id="two")]

@@ -275,17 +275,16 @@ while time.monotonic() < end and interrupted < 3000:
         signal.setitimer(signal.ITIMER_REAL, pause)
         try:
             segment = preparer.take(number, 65536, 4096, number)
+            number += 1
+            segment.release()
+        except SlowDiskError:
+            pass
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-    except KeyboardInterrupt:
+        for file in folder.glob("*"):
+            file.unlink(missing_ok=True)
+    except KeyboardInterrupt:  # the last one may come late
         interrupted += 1
-    except SlowDiskError:
-        pass
-    else:
-        number += 1
-        segment.release()
-    for file in folder.glob("*"):
-        file.unlink(missing_ok=True)
 begun = time.monotonic()
 while True:
     try:
