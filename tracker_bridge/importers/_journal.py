@@ -62,16 +62,16 @@ def import_staged(run: ForeignRun, staging: Staging, *, salvage: bool = False) -
     final = staging.queue / run.run_id
     known = _known(run, final)
     if known is not None:
-        return _outcome(run, "skipped", dir=str(final), why=known)
+        return outcome_of(run, "skipped", dir=str(final), why=known)
     staging.open()
     place: Path | None = None
     try:
         place = staging.place(final.name)
         outcome = _write(run, place, final, salvage=salvage)
     except (ForeignFormatError, OSError, ImportError, JournalError) as error:
-        outcome = _outcome(run, "failed", why=str(error) or type(error).__name__)
+        outcome = outcome_of(run, "failed", why=str(error) or type(error).__name__)
     except Exception as error:  # a bug of ours must not end the import of a thousand other runs
-        outcome = _outcome(run, "failed", why=f"internal error, please report it: {type(error).__name__}: {error}")
+        outcome = outcome_of(run, "failed", why=f"internal error, please report it: {type(error).__name__}: {error}")
     if place is not None and outcome.result != "imported":
         shutil.rmtree(place, ignore_errors=True)
     return outcome
@@ -121,9 +121,8 @@ def _write(run: ForeignRun, staging: Path, final: Path, *, salvage: bool) -> Out
         if known is None:
             raise
         # Another process was faster with the same run.
-        shutil.rmtree(staging, ignore_errors=True)
-        return _outcome(run, "skipped", dir=str(final), why=known)
-    return _outcome(
+        return outcome_of(run, "skipped", dir=str(final), why=known)
+    return outcome_of(
         run,
         "imported",
         dir=str(final),
@@ -218,5 +217,6 @@ class _Copies:
         return any(parent.is_file() for parent in place.parents if parent.is_relative_to(self._files))
 
 
-def _outcome(run: ForeignRun, result: Result, **more: Any) -> Outcome:
+def outcome_of(run: ForeignRun, result: Result, **more: Any) -> Outcome:
+    """What became of `run`, in texts that any file and any other process can hold."""
     return encodable(Outcome(result=result, source=run.source, run_id=run.run_id, name=run.name, **more))

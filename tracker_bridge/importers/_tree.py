@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from tracker_bridge.importers import _worker
-from tracker_bridge.importers._journal import Outcome, import_staged
+from tracker_bridge.importers._journal import Outcome, import_staged, outcome_of
 from tracker_bridge.importers._model import ForeignRun
 from tracker_bridge.importers._registry import discover
 from tracker_bridge.importers._staging import Staging
@@ -147,7 +147,7 @@ class _Worker:
         code = process.returncode
         ended = f"signal {-code}" if code < 0 else f"exit status {code}"
         why = f"the importing process ended with {ended}"
-        return Outcome(result="failed", source=run.source, run_id=run.run_id, name=run.name, why=why)
+        return outcome_of(run, "failed", why=why)
 
     def close(self) -> None:
         process, self._process = self._process, None

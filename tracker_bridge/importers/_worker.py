@@ -20,7 +20,7 @@ if __name__ == "__main__":
 
 import msgspec
 
-from tracker_bridge.importers._journal import Outcome, import_staged
+from tracker_bridge.importers._journal import import_staged, outcome_of
 from tracker_bridge.importers._model import ForeignRun
 from tracker_bridge.importers._staging import Staging
 
@@ -56,8 +56,7 @@ def serve() -> None:
             try:
                 outcome = import_staged(request.run, staging, salvage=request.salvage)
             except OSError as error:
-                run = request.run
-                outcome = Outcome(result="failed", source=run.source, run_id=run.run_id, name=run.name, why=str(error))
+                outcome = outcome_of(request.run, "failed", why=str(error))
             answers.write(msgspec.json.encode(outcome) + b"\n")
             answers.flush()
 
