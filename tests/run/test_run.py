@@ -214,6 +214,28 @@ for t in threads: t.join()
     assert sorted(steps) == list(range(800))
 
 
+def test_a_mapping_that_changes_while_it_is_logged_is_logged_as_it_was(tmp_path: Path) -> None:
+    """Another thread may fill the script's own mapping meanwhile; reading that one on raised `RuntimeError`."""
+    done = scripts.run(
+        tmp_path,
+        HEAD
+        + """
+shared = {}
+class Value:
+    def __float__(self):
+        shared["later"] = 3.0
+        return 2.0
+shared.update(loss=1.0, acc=Value())
+with bridge.init(backends=BACKEND) as run:
+    run.log_metrics(shared, step=0)
+""",
+    )
+    assert done.stderr == ""
+    stored = output(tmp_path).read_text()
+    assert '"acc":2.0' in stored.replace(" ", "")
+    assert "later" not in stored
+
+
 def test_resume_continues_the_run(tmp_path: Path) -> None:
     """A re-queued job with the same id goes on: same tracker run, steps continue, one run directory."""
     text = (

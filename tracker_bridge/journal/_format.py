@@ -37,7 +37,7 @@ _SEAL_CRC = zlib.crc32(b"seal")
 
 # zlib lets go of the interpreter lock for more than 5 KiB, and beside a busy Python thread it then waits a whole
 # switch interval (5 ms) to get it back. Pieces of that size keep the lock.
-_PIECE = 5 << 10
+PIECE = 5 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ def frame_size(length: int) -> int:
 
 def checksum(payload: bytes | memoryview) -> int:
     """crc32 of the payload."""
-    if len(payload) <= _PIECE:
+    if len(payload) <= PIECE:
         return zlib.crc32(payload)
     view = memoryview(payload)
-    crc = zlib.crc32(view[:_PIECE])
-    for start in range(_PIECE, len(view), _PIECE):
-        crc = zlib.crc32(view[start : start + _PIECE], crc)
+    crc = zlib.crc32(view[:PIECE])
+    for start in range(PIECE, len(view), PIECE):
+        crc = zlib.crc32(view[start : start + PIECE], crc)
     return crc
 
 

@@ -17,11 +17,20 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TypeVar, get_args
+from zlib import crc32
 
 from tracker_bridge.journal._definitions import DEFINING_TAGS, Definitions
 from tracker_bridge.journal._errors import JournalError
 from tracker_bridge.journal._files import segment_numbers, segment_path
-from tracker_bridge.journal._format import HEADER_SIZE, SEAL_SIZE, SegmentHeader, checksum, frame_size, run_digest
+from tracker_bridge.journal._format import (
+    HEADER_SIZE,
+    PIECE,
+    SEAL_SIZE,
+    SegmentHeader,
+    checksum,
+    frame_size,
+    run_digest,
+)
 from tracker_bridge.journal._lock import lock_journal
 from tracker_bridge.journal._preparer import PatientPreparer, Preparer, Prepares, SlowDiskError
 from tracker_bridge.journal._recovery import survey
@@ -237,7 +246,7 @@ class JournalWriter:
     def append_encoded(self, payload: bytes) -> int | None:
         """`append` for a record that `records.encode` has made bytes of."""
         length = len(payload)
-        crc = checksum(payload)
+        crc = crc32(payload) if length <= PIECE else checksum(payload)
         with self._lock:
             if self._busy:
                 self._pending.append(payload)
@@ -254,10 +263,12 @@ class JournalWriter:
                 try:
                     self._used = end
                     self._sequence = sequence + 1
-                    self._view[start + 16 : start + 16 + length] = payload
-                    self._words[(start >> 3) + 1] = sequence
+                    body = start + 16
+                    self._view[body : body + length] = payload
+                    word = start >> 3
+                    self._words[word + 1] = sequence
                     # Last and in one store: from here on it is a record. Inline, for a call costs as much as the rest.
-                    self._words[start >> 3] = length | (crc ^ (sequence & 0xFFFFFFFF) ^ (sequence >> 32)) << 32
+                    self._words[word] = length | (crc ^ (sequence & 0xFFFFFFFF) ^ (sequence >> 32)) << 32
                 except BaseException:
                     # Ctrl-C between two of these lines (Python 3.10) must leave no hole and use no number twice.
                     self._used = end

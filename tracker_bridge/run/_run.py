@@ -41,7 +41,7 @@ from tracker_bridge.run._channel import Channel, NoChannel, ThreadChannel, wait_
 from tracker_bridge.run._pending import PendingRecords
 from tracker_bridge.run._plain import plain_params, plain_tags
 from tracker_bridge.run._result import REMOVED, BackendDelivery, Delivery, sync_command
-from tracker_bridge.run._values import LARGEST_STEP, OnDevice, as_scalar, as_step, as_time_ns, check_names
+from tracker_bridge.run._values import LARGEST_STEP, as_scalars, as_step, as_time_ns, check_names
 from tracker_bridge.run._watch import Tables, watch
 from tracker_bridge.rundir import Manifest, NotARunError, RunPaths, load_manifest, load_state, update_manifest
 
@@ -81,6 +81,7 @@ class Run:
         self._id = run_id
         self._paths = paths
         self._journal = journal
+        self._write = _nowhere if journal is None else journal.append_encoded
         self._channel = channel
         self._backends = backends
         self._gradients = gradients
@@ -146,26 +147,25 @@ class Run:
         is copied without waiting and completed at a later call. Raises `TypeError`/`ValueError` naming the key.
         """
         now = time.time_ns()
-        if type(data) is not dict:
-            data = check_names(data, "log_metrics")
-        values: dict[str, float] = {}
+        # A copy, for another thread may change the script's own mapping meanwhile.
+        values: dict[str, Any] = data.copy() if type(data) is dict else dict(check_names(data, "log_metrics"))
         waiting: dict[str, Any] | None = None
-        for name, value in data.items():
-            if type(name) is not str:
-                check_names(data, "log_metrics")
-                name = str(name)
-            if type(value) is float:
-                values[name] = value
-                continue
-            try:
-                values[name] = as_scalar(name, value)
-            except OnDevice:
-                waiting = waiting or {}
-                waiting[name] = value
+        for name, value in values.items():
+            if type(value) is not float or type(name) is not str:
+                values, waiting = as_scalars(values)
+                break
         logged = now if timestamp is None else as_time_ns(timestamp)
-        step = self._take_step(step)
+        if type(step) is int and -LARGEST_STEP <= step <= LARGEST_STEP:
+            self._last_step = step
+        else:
+            step = self._take_step(step)
         if values:
-            self._append(Metrics(logged, step, values))
+            record = Metrics(logged, step, values)
+            # As `_append` does, in line: a call costs as much as the encoding.
+            try:
+                self._write(encode(record))
+            except Exception as error:
+                self._append_otherwise(record, error)
         if waiting:
             self._pending.add_scalars(logged, step, waiting)
         if not self._looked <= now < self._next_look and not self._closing:
@@ -355,6 +355,8 @@ class Run:
         if not self._closed:
             self._append(RunFinished(time.time_ns(), status))
             self._closed = True
+            if self._journal is not None:
+                self._write = self._write_too_late
         if not self._marked:
             self._mark(status)
             self._marked = True
@@ -384,23 +386,17 @@ class Run:
         return LARGEST_STEP
 
     def _append(self, record: AnyRecord) -> None:
-        journal = self._journal
-        if journal is None:
-            return
-        if self._closed:
-            self._say_once("the run is closed; what is logged after close() is not kept")
-            return
         try:
-            journal.append_encoded(encode(record)) if type(record) is Metrics else journal.append(record)
+            self._write(encode(record))
         except Exception as error:
-            self._append_otherwise(journal, record, error)
+            self._append_otherwise(record, error)
 
-    def _append_otherwise(self, journal: JournalWriter, record: AnyRecord, error: Exception) -> None:
+    def _append_otherwise(self, record: AnyRecord, error: Exception) -> None:
         """After a record was refused: without what no encoding has, else counted."""
         try:
             if isinstance(error, UnicodeEncodeError):
                 # Half a character (a file name of another encoding, say) is no reason to lose what stands beside it.
-                journal.append(encodable(record))
+                self._write(encode(encodable(record)))
                 return
         except Exception as second:
             error = second
@@ -409,6 +405,9 @@ class Run:
             # `encode` raises these two on what a record may not hold; anything else is a fault of the journal's own.
             known = isinstance(error, (TypeError, OverflowError))
             self._unwritten["not_encodable" if known else type(error).__name__] += 1
+
+    def _write_too_late(self, _payload: bytes) -> None:
+        self._say_once("the run is closed; what is logged after close() is not kept")
 
     def _not_written(self) -> Counter[str]:
         """This attempt's records that never reached the journal, by reason."""
@@ -513,9 +512,14 @@ class Run:
     def _forget_after_fork(self) -> None:
         self._closed = True
         self._journal = None
+        self._write = _nowhere
         self._channel.forget_after_fork()
         self._channel = NoChannel()
         self._delivery = Delivery({}, {}, None)
+
+
+def _nowhere(_payload: bytes) -> None:
+    """On ranks that do not write, and in forked children."""
 
 
 def _name(callback: Callable[..., object]) -> str:

@@ -57,6 +57,22 @@ def as_scalar(name: str, value: Any) -> float:
         raise TypeError(f"metric {name!r} must be a number, not {_shown(value)} ({error})") from None
 
 
+def as_scalars(data: Mapping[Any, Any]) -> tuple[dict[str, float], dict[str, Any]]:
+    """Each value of `data` as a float, and apart from them the tensors that are on an accelerator.
+
+    Raises `TypeError`/`ValueError` naming the key.
+    """
+    check_names(data, "log_metrics")
+    values: dict[str, float] = {}
+    waiting: dict[str, Any] = {}
+    for name, value in data.items():
+        try:
+            values[str(name)] = as_scalar(name, value)
+        except OnDevice:
+            waiting[str(name)] = value
+    return values, waiting
+
+
 def as_time_ns(timestamp: datetime | float | None) -> int:
     """Nanoseconds since the epoch of a datetime (naive: local time) or of seconds since the epoch; None: now.
 
