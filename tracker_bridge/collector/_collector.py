@@ -210,8 +210,7 @@ class GradientNormCollector:
         """
         if self._in_backward is not None or self._gradient_of is not None or self._rotate > 1:
             raise ValueError("attach_in_backward: only once, and neither with gradient_of nor with rotate")
-        flat = flat_parameters(self._model)
-        if self._plan_for(None, flat).sharding is not None:
+        if self._planned(None)[0].sharding is not None:
             raise ValueError("attach_in_backward: gradients that are sharded over processes are only summed at a step")
         self._in_backward = InBackward(self, self._counted)
         return self._in_backward
@@ -368,8 +367,7 @@ class GradientNormCollector:
 
     def backward_slots(self) -> list[nn.Parameter]:
         """The parameters to watch in backward, one per slot of the plan."""
-        flat = flat_parameters(self._model)
-        return [flat[i] for i in self._plan_for(None, flat).slots]  # type: ignore[misc]
+        return list(self._planned(None)[1])
 
     def backward_done(self, step: Step, measured: Sequence[Measured | None]) -> None:
         """Record what was measured during one backward pass, slot by slot."""
@@ -407,14 +405,8 @@ class GradientNormCollector:
 
     @outside_of_dynamo
     def _measured(self, attachment: Attachment | None, step: Step, scale: Tensor | None) -> Held:
-        flat = flat_parameters(self._model)
-        plan = self._plan_for(attachment, flat)
         turn = int(step // self.every_n_steps) % self._rotate
-        local, fault = self._slots.measure(plan, flat, turn)
-        if local is None and fault is None:
-            del self._plans[attachment]
-            plan = self._plan_for(attachment, flat)
-            local, fault = self._slots.measure(plan, flat, turn)
+        plan, parameters, local, fault = self._measured_here(attachment, turn)
         if fault is not None:
             if plan.sharding is None:
                 raise fault
@@ -431,18 +423,44 @@ class GradientNormCollector:
             differs=differs if clip is None else (),
         )
         held = Held(step, time.time_ns(), plan.table, measurement)
-        self._measure_more(held, plan, flat, turn, scale)
+        self._measure_more(held, plan, parameters, turn, scale)
         return held
 
+    def _measured_here(
+        self, attachment: Attachment | None, turn: int
+    ) -> tuple[Plan, Sequence[nn.Parameter], Measured | None, Exception | None]:
+        """The plan, the parameter of each slot, and the norms of their gradients or why there are none."""
+        plan = self._plans.get(attachment)
+        if plan is not None and attachment is not None:
+            parameters = plan.listed(attachment.parameters())
+            if parameters is not None:
+                local, fault = self._slots.measure(plan, parameters, turn)
+                # What is missing now and was there at the last look may have left the model.
+                if local is not None and (local.present is plan.absent or local.present.all()):
+                    return plan, parameters, local, fault
+        flat = flat_parameters(self._model)
+        plan = self._plan_for(attachment, flat)
+        parameters = plan.parameters(flat)
+        local, fault = self._slots.measure(plan, parameters, turn)
+        if local is None and fault is None:
+            del self._plans[attachment]
+            plan = self._plan_for(attachment, flat)
+            parameters = plan.parameters(flat)
+            local, fault = self._slots.measure(plan, parameters, turn)
+        plan.unlooked = 0
+        plan.absent = None if local is None else local.present
+        return plan, parameters, local, fault
+
     def _measure_more(
-        self, held: Held, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int, scale: Tensor | None
+        self, held: Held, plan: Plan, parameters: Sequence[nn.Parameter], turn: int, scale: Tensor | None
     ) -> None:
         """What is measured beside gradient norms, if anything."""
         if self._parameter_norms:
-            held.more.append((self._outlet.beside(plan.table, "parameters"), self._slots.parameters(plan, flat, turn)))
+            measured = self._slots.parameters(plan, parameters, turn)
+            held.more.append((self._outlet.beside(plan.table, "parameters"), measured))
         if not self._zero_fraction and not self._outlet.takes_histograms:
             return
-        gradients = self._slots.gradients(plan, flat, turn)
+        gradients = self._slots.gradients(plan, parameters, turn)
         if self._zero_fraction:
             nonzero = self._slots.of_slots(plan, gradients, "zero_fraction", 0.0)
             numel = np.array(plan.table.numel, dtype=np.float64)
@@ -456,25 +474,25 @@ class GradientNormCollector:
         """Keep what is needed to tell what the coming step adds to each parameter."""
         try:
             with torch.no_grad():
-                flat = flat_parameters(self._model)
-                plan = self._plan_for(attachment, flat)
+                plan, parameters = self._planned(attachment)
                 turn = int(step // self.every_n_steps) % self._rotate
-                copies = self._copies(attachment, plan, flat, turn)
-                self._updating[attachment] = _Update(step, turn, copies, self._slots.parameters(plan, flat, turn))
+                copies = self._copies(attachment, plan, parameters, turn)
+                before = self._slots.parameters(plan, parameters, turn)
+                self._updating[attachment] = _Update(step, turn, copies, before)
         except Exception as error:
             self.fault(error)
 
     def _copies(
-        self, attachment: Attachment, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int
+        self, attachment: Attachment, plan: Plan, parameters: Sequence[nn.Parameter], turn: int
     ) -> dict[int, Tensor] | None:
         """Copies of this process's part of the parameters whose update cannot be told otherwise; None if it fails."""
         try:
             owners = group_of(attachment.optimizers)
-            mine = [(slot, flat[plan.slots[slot]]) for slot in plan.turns[turn]]
+            mine = [(slot, parameters[slot]) for slot in plan.turns[turn]]
             return {
                 slot: local_part(p.detach()).clone()
                 for slot, p in mine
-                if p is not None and id(p) in owners and needs_copy(p, *owners[id(p)])
+                if id(p) in owners and needs_copy(p, *owners[id(p)])
             }
         except Exception as error:
             self.fault(error)
@@ -487,9 +505,9 @@ class GradientNormCollector:
             return
         try:
             with torch.no_grad():
-                flat = flat_parameters(self._model)
-                plan = self._plan_for(attachment, flat)
-                over = self._slots.on_its_way(plan, self._updates_here(attachment, plan, flat, update), self.norm_type)
+                plan, parameters = self._planned(attachment)
+                here = self._updates_here(attachment, plan, parameters, update)
+                over = self._slots.on_its_way(plan, here, self.norm_type)
                 if found_inf is not None:
                     over = over.but(found_inf=copy_to_host([found_inf], self._pool))
                 table = self._outlet.beside(plan.table, "update_ratio")
@@ -498,7 +516,7 @@ class GradientNormCollector:
             self.fault(error)
 
     def _updates_here(
-        self, attachment: Attachment, plan: Plan, flat: Sequence[nn.Parameter | None], update: _Update
+        self, attachment: Attachment, plan: Plan, parameters: Sequence[nn.Parameter], update: _Update
     ) -> Measured | None:
         """The norm of what was added to this process's part of each parameter, one after another; None if it fails."""
         if update.copies is None:
@@ -507,9 +525,9 @@ class GradientNormCollector:
             owners = group_of(attachment.optimizers)
             parts: list[Measured | None] = [None] * len(plan.slots)
             for slot in plan.turns[update.turn]:
-                p = flat[plan.slots[slot]]
-                gradient = None if p is None or id(p) not in owners else self._slots.gradient_of(p)
-                if p is not None and gradient is not None:
+                p = parameters[slot]
+                gradient = None if id(p) not in owners else self._slots.gradient_of(p)
+                if gradient is not None:
                     added = update_of(p, gradient, *owners[id(p)], update.copies.get(slot))
                     parts[slot] = Meter(self.norm_type).measure([added])
             return joined(parts)
@@ -542,18 +560,23 @@ class GradientNormCollector:
             table = self._outlet.table_of(kind, "", names, (0,) * len(names), ())
             self._outlet.give(GradientNorms(held.step, held.time_ns, table, pending))
 
+    def _planned(self, attachment: Attachment | None) -> tuple[Plan, Sequence[nn.Parameter]]:
+        """The plan for the model as it is now, and the parameter of each slot."""
+        flat = flat_parameters(self._model)
+        plan = self._plan_for(attachment, flat)
+        return plan, plan.parameters(flat)
+
     def _plan_for(self, attachment: Attachment | None, flat: Sequence[nn.Parameter | None]) -> Plan:
-        members = -1 if attachment is None else attachment.members()
+        held = None if attachment is None else attachment.parameters()
         plan = self._plans.get(attachment)
-        if plan is None or not plan.fits(flat, members):
+        if plan is None or not plan.fits(flat, -1 if held is None else len(held)):
             self._refuse_fsdp1()
             scope = self._scope(attachment)
             plan = self._plans[attachment] = build_plan(
                 self._model,
                 flat,
                 self._rules,
-                None if attachment is None else attachment.own(),
-                members,
+                held,
                 [Meter(self.norm_type) for _ in range(self._rotate)],
                 self._groups,
                 lambda chosen, blocks: self._outlet.table(scope, chosen, blocks),
@@ -594,7 +617,7 @@ class GradientNormCollector:
                     watch.disarm()
                 return
             if self._gradient_of is None:
-                plan = self._plans.get(attachment) or self._plan_for(attachment, flat_parameters(self._model))
+                plan = self._plans.get(attachment) or self._planned(attachment)[0]
                 self._tamper.setdefault(attachment, TamperWatch()).arm(plan.ends())
         except Exception as error:
             self.fault(error)
@@ -675,7 +698,8 @@ class GradientNormCollector:
                 clip=clip,
             )
             held = Held(step, time.time_ns(), plan.table, measurement)
-            self._measure_more(held, plan, flat, int(step // self.every_n_steps) % self._rotate, scale)
+            turn = int(step // self.every_n_steps) % self._rotate
+            self._measure_more(held, plan, plan.parameters(flat), turn, scale)
         covered = [target] if target is not None else self._attachments
         for attachment in covered:
             attachment.held = held

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from tracker_bridge.collector._histograms import GradientHistogram
@@ -112,13 +112,14 @@ class Attachment:
         """Those that are still alive."""
         return [optimizer for reference in self._optimizers if (optimizer := reference()) is not None]
 
-    def members(self) -> int:
-        """How many parameters the optimizers hold."""
-        return sum(len(group["params"]) for optimizer in self.optimizers for group in optimizer.param_groups)
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters that the optimizers hold."""
+        lists = [group["params"] for optimizer in self.optimizers for group in optimizer.param_groups]
+        return lists[0] if len(lists) == 1 else [p for each in lists for p in each]
 
     def own(self) -> set[int]:
         """The ids of the parameters that the optimizers hold."""
-        return {id(p) for optimizer in self.optimizers for group in optimizer.param_groups for p in group["params"]}
+        return set(map(id, self.parameters()))
 
     def unscaled(self) -> bool:
         """Whether the attached scaler has unscaled the gradients of this step in place."""

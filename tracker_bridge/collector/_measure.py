@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from torch import Tensor
 from tracker_bridge.collector._device import capturing
 
 Float64 = npt.NDArray[np.float64]
+_T = TypeVar("_T")
 
 _STACK_NUMEL = 8192  # above it, copying costs more than a call per tensor (and float32 sums lose 1e-5)
 _STACK_BYTES = 1 << 20  # one stacked piece: half of a common L2 cache
@@ -67,7 +69,9 @@ class Meter:
 
     `norm_type` 0 counts the elements that are not zero.
 
-    Call it with a list [L] of plain (not distributed) tensors, None where there is nothing.
+    Call it with a list [L] of plain (not distributed) tensors, None where there is nothing; or with anything else and
+    `read`, which makes such a tensor of each entry and may be asked more than once. A few tensors then exist at a time:
+    hundreds of new objects at each step would set off Python's garbage collector.
     """
 
     def __init__(self, norm_type: float) -> None:
@@ -75,19 +79,20 @@ class Meter:
         self._make: list[torch.dtype | None] = []
         self._layout: _Layout | None = None
 
-    def measure(self, tensors: Sequence[Tensor | None]) -> Measured:
-        """One norm per tensor. Raises what torch raises if a tensor cannot be measured even one by one."""
+    def measure(self, entries: Sequence[_T], read: Callable[[_T], Tensor | None] | None = None) -> Measured:
+        """One norm per entry. Raises what torch raises if a tensor cannot be measured even one by one."""
         layout = self._layout
-        if layout is not None and len(tensors) == len(self._make):
+        if layout is not None and len(entries) == len(self._make):
             try:
                 # What a tensor that is measured already has become shows when it is measured; a new one has to be seen.
-                if layout.complete or self._make == _make(tensors):
-                    return layout.measure(tensors)
+                if layout.complete or self._make == _make(_listed(entries, read)):
+                    return layout.measure(_Source(entries, read))
             except (_LayoutChanged, RuntimeError, TypeError, NotImplementedError):
                 pass  # a shape, a dtype, a device or a layout is another than last time: plan again from what is there
+        tensors = _listed(entries, read)
         layout = self._layout = _Layout(tensors, self._norm_type)
         self._make = _make(tensors)
-        return layout.measure(tensors)
+        return layout.measure(_Source(tensors))
 
 
 def exact_norm(tensor: Tensor, norm_type: float) -> float:
@@ -114,6 +119,27 @@ def exact_norm(tensor: Tensor, norm_type: float) -> float:
         piece = flat[start : start + _EXACT_PIECE].to(wide).abs() / largest
         total += float(piece.pow(norm_type).sum().numpy())
     return float(largest * total ** (1.0 / norm_type))
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Tensors by position: `entries` themselves, or what `read` makes of them."""
+
+    entries: Sequence[Any]
+    read: Callable[[Any], Tensor | None] | None = None
+
+    def __getitem__(self, position: int) -> Tensor | None:
+        entry = self.entries[position]
+        return entry if self.read is None else self.read(entry)
+
+    def pick(self, pick: Callable[[Sequence[Any]], Sequence[Any]]) -> Sequence[Tensor | None]:
+        """Several at once."""
+        picked = pick(self.entries)
+        return picked if self.read is None else list(map(self.read, picked))
+
+
+def _listed(entries: Sequence[_T], read: Callable[[_T], Tensor | None] | None) -> Sequence[Tensor | None]:
+    return cast("Sequence[Tensor | None]", entries) if read is None else list(map(read, entries))
 
 
 _dtype = attrgetter("dtype")
@@ -149,7 +175,7 @@ class _Piece:
     twice as fast as torch's norm does, which has one accumulator.
     """
 
-    pick: Callable[[Sequence[Tensor | None]], Sequence[Tensor | None]]
+    pick: Callable[[Sequence[Any]], Sequence[Any]]
     stacked: Tensor
     rows: Tensor
     out: Tensor
@@ -202,7 +228,7 @@ class _Layout:
         self._dense = [_DenseCpu(tensors, at, dtype, norm_type) for dtype, at in dense.items() if at]
         self._norm_type = norm_type
 
-    def measure(self, tensors: Sequence[Tensor | None]) -> Measured:
+    def measure(self, tensors: _Source) -> Measured:
         values = np.zeros(self._length, dtype=np.float64)
         for group in self._dense:
             group.measure(tensors, values)
@@ -211,7 +237,7 @@ class _Layout:
         waiting = tuple(
             (
                 np.array(positions, dtype=np.intp),
-                _accelerator_norms([_there(tensors[i]) for i in positions], self._norm_type),
+                _accelerator_norms([_there(t) for t in tensors.pick(picker(positions))], self._norm_type),
             )
             for positions in self._devices.values()
         )
@@ -263,13 +289,13 @@ class _DenseCpu:
         numel = np.array([_there(tensors[i]).numel() for i in order], dtype=np.float64)
         self._floor = np.sqrt(numel) * _SQUARE_FLOOR[dtype] if norm_type == 2.0 else np.zeros(len(order))
 
-    def measure(self, tensors: Sequence[Tensor | None], values: Float64) -> None:
+    def measure(self, tensors: _Source, values: Float64) -> None:
         """Write the norm of each of this group's tensors to its position in `values`."""
         ordinal = self._norm_type
         scales = iter(self._scales)
         for bucket in self._buckets:
             for piece in bucket.pieces:
-                members = piece.pick(tensors)
+                members = tensors.pick(piece.pick)
                 first = _there(members[0])
                 # Another dtype further on is cast; what the cast cannot hold is measured again by itself.
                 if first.shape != bucket.shape or first.dtype != bucket.dtype:
@@ -285,7 +311,7 @@ class _DenseCpu:
                     with np.errstate(all="ignore"):
                         np.matmul(left, right, out=sums)
         if self._single:
-            members = [tensors[i] for i in self._single]
+            members = list(tensors.pick(picker(self._single)))
             norms = torch._foreach_norm(members, ordinal, dtype=self._dtype)  # type: ignore[arg-type]
             torch.stack(norms, out=self._single_out)
         norm = torch.linalg.vector_norm
@@ -323,7 +349,7 @@ class _DenseCpu:
                 return np.add.reduceat(wide, self._starts)
             return np.maximum.reduceat(wide, self._starts)
 
-    def _again(self, tensors: Sequence[Tensor | None], found: Float64, suspects: npt.NDArray[np.intp]) -> None:
+    def _again(self, tensors: _Source, found: Float64, suspects: npt.NDArray[np.intp]) -> None:
         """Zeros and infinities are mostly real: one pass finds the largest magnitudes, and the rest is done scaled.
 
         A deep net whose gradients vanish has hundreds of suspects at each step, so stacked tensors are redone stacked.
@@ -340,9 +366,7 @@ class _DenseCpu:
             else:
                 found[index] = exact_norm(tensor, self._norm_type)
 
-    def _again_stacked(
-        self, tensors: Sequence[Tensor | None], found: Float64, suspects: npt.NDArray[np.intp]
-    ) -> npt.NDArray[np.intp]:
+    def _again_stacked(self, tensors: _Source, found: Float64, suspects: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         """Redo the pieces that hold suspects, each row scaled by a power of two (exact); returns what is left to do.
 
         The scales are kept: gradients that have vanished stay so, and the next step then measures them in one pass.
@@ -358,7 +382,7 @@ class _DenseCpu:
                 end = begin + len(rows)
                 first, last = np.searchsorted(suspects, (begin, end))
                 if first < last:
-                    torch.stack(piece.pick(tensors), out=piece.stacked)  # type: ignore[arg-type]
+                    torch.stack(tensors.pick(piece.pick), out=piece.stacked)  # type: ignore[arg-type]
                     peaks = rows.abs_().amax(1).numpy().astype(np.float64)
                     usable = np.isfinite(peaks) & (peaks > 0)
                     exponents = np.where(usable, np.minimum(-np.frexp(peaks)[1], 126), 0)
@@ -388,14 +412,16 @@ class _DenseCpu:
             if self._norm_type == 2.0:
                 factors = rows.numpy()
                 squares = (factors[:, None, :], factors[:, :, None], out.numpy()[:, None, None])
-            pieces.append(_Piece(_picker(positions), stacked, rows, out, squares))
+            pieces.append(_Piece(picker(positions), stacked, rows, out, squares))
         return _Bucket(shape, dtype, tuple(pieces))
 
 
-def _picker(positions: list[int]) -> Callable[[Sequence[Tensor | None]], Sequence[Tensor | None]]:
+def picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """What picks some positions of a list, as a slice where they are evenly spaced."""
+    if not positions:
+        return itemgetter(slice(0))
     step = positions[1] - positions[0] if len(positions) > 1 else 1
-    if step > 0 and positions == list(range(positions[0], positions[-1] + 1, step)):
+    if step > 0 and list(positions) == list(range(positions[0], positions[-1] + 1, step)):
         return itemgetter(slice(positions[0], positions[-1] + 1, step))
     return itemgetter(*positions)
 

@@ -1,7 +1,7 @@
 """What is measured, worked out once and kept while the model stays as it is.
 
-A plan keeps no parameter alive: it holds indexes into the model's flat parameter list, weak references that mark it
-stale, and the series table that its records refer to.
+A plan keeps no parameter alive: it holds indexes into the model's flat parameter list and into that of the optimizers,
+weak references that mark it stale, and the series table that its records refer to.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import nn
 
 from tracker_bridge.collector._distributed import Groups, Sharding, sharding_of
-from tracker_bridge.collector._measure import Meter
+from tracker_bridge.collector._measure import Meter, picker
 from tracker_bridge.collector._names import block_prefixes, named_parameters
 from tracker_bridge.collector._parts import parts_of
 from tracker_bridge.collector._select import Choice, Selection, choose
 from tracker_bridge.records import SeriesTable
+
+
+_LOOK_AFTER = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,18 @@ class ClipOrder:
     present: npt.NDArray[np.bool_]
 
 
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Where the slots are in the list of the parameters that the optimizers hold.
+
+    `ids` are those of the list, `frozen` the positions of what had no gradient; `pick` makes the slots of it.
+    """
+
+    ids: list[int]
+    frozen: tuple[int, ...]
+    pick: Callable[[Sequence[Any]], Sequence[Any]]
+
+
 @dataclass(slots=True)
 class Plan:
     """The chosen slots of one model, for the parameters that one optimizer (or group of them) updates.
@@ -43,6 +59,9 @@ class Plan:
     the order of `model.parameters()`. `everything`: the slots are the flat list itself. `turns` are the positions in
     `slots` that are measured together, in turn, each by its own meter; `others` are the meters of what is measured
     beside gradients. `clip_order` is kept from one clipping of all parameters to the next.
+
+    `listing` serves in between the looks at the model (None: look each time). `unlooked` counts the measurements since
+    the last look, `absent` is what that found missing.
     """
 
     slots: tuple[int, ...]
@@ -57,6 +76,9 @@ class Plan:
     everything: bool
     others: dict[str, Meter] = field(default_factory=dict)
     clip_order: ClipOrder | None = None
+    listing: Listing | None = None
+    unlooked: int = 0
+    absent: npt.NDArray[np.bool_] | None = None
     _stale: bool = False
     _ends: list[weakref.ref[nn.Parameter]] = field(default_factory=list)
     _references: list[weakref.ref[nn.Parameter]] = field(default_factory=list)
@@ -73,13 +95,33 @@ class Plan:
             and not any(p.requires_grad for i in self.frozen if (p := flat[i]) is not None)
         )
 
-    def froze(self, flat: Sequence[nn.Parameter | None]) -> bool:
+    def parameters(self, flat: Sequence[nn.Parameter | None]) -> Sequence[nn.Parameter]:
+        """The parameter of each slot."""
+        return flat if self.everything else [flat[index] for index in self.slots]  # type: ignore[return-value, misc]
+
+    def listed(self, held: Sequence[nn.Parameter]) -> Sequence[nn.Parameter] | None:
+        """The parameter of each slot, found among those that the optimizers hold, without a look at the model.
+
+        That look costs as much as half of the norms, and a model whose optimizer goes on with the same parameters has
+        hardly changed: it is taken every `_LOOK_AFTER` measurements, and where the caller finds a gradient missing.
+        None: it is time for it, or the optimizers hold other parameters, or one was unfrozen.
+        """
+        listing = self.listing
+        if listing is None or self._stale or self.unlooked >= _LOOK_AFTER or list(map(id, held)) != listing.ids:
+            return None
+        if any(held[position].requires_grad for position in listing.frozen):
+            return None
+        self.unlooked += 1
+        found: Sequence[nn.Parameter] = listing.pick(held)
+        return found
+
+    def froze(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Whether the parameter of some slot was frozen after planning.
 
         Its gradient is missing then, so this need be asked only if one is; but always where processes must agree, since
         a gradient may be missing on one of them only.
         """
-        return any((p := flat[index]) is not None and not p.requires_grad for index in self.slots)
+        return not all(p.requires_grad for p in parameters)
 
     def watch(self, flat: Sequence[nn.Parameter | None]) -> None:
         """Become stale when a parameter is freed, lest another one at its address be taken for it."""
@@ -114,13 +156,16 @@ def build_plan(
     model: nn.Module,
     flat: Sequence[nn.Parameter | None],
     rules: Selection,
-    own: Collection[int] | None,
-    members: int,
+    held: Sequence[nn.Parameter] | None,
     meters: Sequence[Meter],
     groups: Groups,
     table_for: Callable[[Sequence[Choice], tuple[str, ...]], SeriesTable],
 ) -> Plan:
-    """Plan for `model` as it is now; `table_for` names the slots (given the chosen ones and the block prefixes)."""
+    """Plan for `model` as it is now, and for what the optimizers hold (`held`; None: all of the model).
+
+    `table_for` names the slots (given the chosen ones and the block prefixes).
+    """
+    own = None if held is None else set(map(id, held))
     if own is not None and not any(p is not None and id(p) in own for p in flat):
         own = None  # an optimizer of copies (float32 masters, flat buffers): its parameters are none of the model's
     choices = explain_choices(model, rules, own)
@@ -134,9 +179,18 @@ def build_plan(
         table=table_for(chosen, block_prefixes(model)),
         ids=list(map(id, flat)),
         frozen=tuple(i for i, p in enumerate(flat) if p is not None and not p.requires_grad),
-        members=members,
+        members=-1 if held is None else len(held),
         everything=[c.parameter.index for c in chosen] == list(range(len(flat))),
         sharding=sharding_of([c.parameter.parameter for c in chosen], groups),
     )
+    if held is not None and own is not None and plan.sharding is None:
+        plan.listing = _listing(held, [id(c.parameter.parameter) for c in chosen])
     plan.watch(flat)
     return plan
+
+
+def _listing(held: Sequence[nn.Parameter], slots: Sequence[int]) -> Listing:
+    ids = list(map(id, held))
+    at = {number: position for position, number in enumerate(ids)}
+    frozen = tuple(position for position, p in enumerate(held) if not p.requires_grad)
+    return Listing(ids, frozen, picker([at[number] for number in slots]))

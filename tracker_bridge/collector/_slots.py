@@ -45,27 +45,32 @@ class SlotMeter:
         self._pool, self._fault = pool, fault
 
     def measure(
-        self, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int
+        self, plan: Plan, parameters: Sequence[nn.Parameter], turn: int
     ) -> tuple[Measured | None, Exception | None]:
-        """What this process measures by itself, or why it cannot; neither if the plan has to be made again."""
+        """What this process measures by itself, or why it cannot; neither if the plan has to be made again.
+
+        `parameters`: the parameter of each slot.
+        """
         try:
-            gradients = self.gradients(plan, flat, turn)
             if plan.sharding is not None:
-                if plan.froze(flat):
+                if plan.froze(parameters):
                     return None, None
                 sharding = plan.sharding
-                gradients = [local_gradient(sharding, at, gradient) for at, gradient in enumerate(gradients)]
-            measured = plan.meters[turn].measure(gradients)
-            if plan.sharding is None and not measured.present.all() and plan.froze(flat):
+                gradients = self.gradients(plan, parameters, turn)
+                local = [local_gradient(sharding, at, gradient) for at, gradient in enumerate(gradients)]
+                return plan.meters[turn].measure(local), None
+            if self._rotate == 1 and self.gradient_of is gradient_in_place:
+                measured = plan.meters[turn].measure(parameters, gradient_in_place)
+            else:
+                measured = plan.meters[turn].measure(self.gradients(plan, parameters, turn))
+            if not measured.present.all() and plan.froze(parameters):
                 return None, None
             return measured, None
         except Exception as error:
             return None, error
 
-    def gradients(self, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int) -> list[Tensor | None]:
+    def gradients(self, plan: Plan, parameters: Sequence[nn.Parameter], turn: int) -> list[Tensor | None]:
         """The gradient of each slot of `plan`; None where there is none, or where it is not the slot's turn."""
-        parameters: list[nn.Parameter]
-        parameters = flat if plan.everything else [flat[i] for i in plan.slots]  # type: ignore[misc, assignment]
         if self._rotate == 1:
             return list(map(self.gradient_of, parameters))
         found: list[Tensor | None] = [None] * len(parameters)
@@ -114,12 +119,11 @@ class SlotMeter:
             self._fault(error)
         return self.on_its_way(plan, local, norm_type)
 
-    def parameters(self, plan: Plan, flat: Sequence[nn.Parameter | None], turn: int) -> Measurement:
+    def parameters(self, plan: Plan, parameters: Sequence[nn.Parameter], turn: int) -> Measurement:
         """The norms of the chosen parameters as they are now."""
         tensors: list[Tensor | None] = [None] * len(plan.slots)
         for slot in plan.turns[turn]:
-            if (p := flat[plan.slots[slot]]) is not None:
-                tensors[slot] = p.detach()
+            tensors[slot] = parameters[slot].detach()
         return self.of_slots(plan, tensors, "parameters", self._norm_type)
 
     def histograms(
