@@ -6,6 +6,7 @@ import copy
 import gc
 import io
 import pickle
+import time
 import weakref
 
 import pytest
@@ -14,7 +15,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn.utils import parametrizations
 
-from tracker_bridge.collector import GradientNormCollector, GradientNorms
+from tracker_bridge.collector import GradientNormCollector, GradientNorms, _plan
 
 
 class Inner(nn.Module):
@@ -169,6 +170,139 @@ def test_added_and_removed_layers() -> None:
     assert [r() for r in dead] == [None, None]  # naive: a cached list keeps removed layers alive
     backward(model)
     assert list(collect(collector).layers) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
+def attached(model: nn.Module, width: int = 4) -> tuple[torch.optim.Optimizer, list[GradientNorms]]:
+    """An optimizer of the model's parameters, and what a collector records at its steps (the first is taken here)."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    seen: list[GradientNorms] = []
+    GradientNormCollector(model, sink=seen.append).attach(optimizer)
+    backward(model, width)
+    optimizer.step()
+    return optimizer, seen
+
+
+def test_parameters_that_the_optimizer_does_not_know_are_measured_at_once() -> None:
+    """After `assign=True` the optimizer steps dead tensors (naive: their stale gradients are recorded for ever)."""
+    model = Inner()
+    optimizer, seen = attached(model)
+    model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
+    backward(model)
+    optimizer.step()
+    expected = {n: float(p.grad.norm()) for n, p in model.named_parameters()}
+    assert dict(seen[-1].layers) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_layer_that_leaves_the_model_is_noticed_where_its_gradient_is_gone() -> None:
+    """The optimizer still holds the replaced layer, without a gradient: it is no layer of the model any more."""
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])
+    optimizer, seen = attached(model)
+    model[1] = nn.Linear(4, 4)
+    optimizer.zero_grad()
+    backward(model)
+    optimizer.step()
+    assert list(seen[-1].table.names) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def test_a_layer_that_leaves_the_model_with_its_gradient_is_noticed_soon() -> None:
+    """Its stale gradient is what the optimizer steps with; 16 measurements later, or after a second, it is gone."""
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])
+    optimizer, seen = attached(model)
+    model[1] = nn.Linear(4, 4)
+    for _ in range(17):
+        backward(model)
+        optimizer.step()
+    assert list(seen[-1].table.names) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def test_a_layer_that_leaves_the_model_is_noticed_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where steps take long, the model is looked at each time."""
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])
+    optimizer, seen = attached(model)
+    model[1] = nn.Linear(4, 4)
+    later = time.monotonic() + 1.5
+    monkeypatch.setattr(_plan.time, "monotonic", lambda: later)
+    backward(model)
+    optimizer.step()
+    assert list(seen[-1].table.names) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def test_what_takes_the_place_of_a_parameter_in_model_and_optimizer_is_measured() -> None:
+    """Libraries put sharded or converted parameters into both; the next record is of those."""
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])
+    optimizer, seen = attached(model)
+    old = model[1].weight
+    model[1].weight = nn.Parameter(torch.randn(4, 4))
+    held = optimizer.param_groups[0]["params"]
+    held[2] = model[1].weight
+    assert old.grad is not None
+    optimizer.zero_grad()
+    backward(model)
+    optimizer.step()
+    expected = {n: float(p.grad.norm()) for n, p in model.named_parameters()}
+    assert dict(seen[-1].layers) == pytest.approx(expected, rel=1e-5)
+
+
+def test_freezing_unfreezing_and_new_groups_are_noticed_at_once_with_an_optimizer() -> None:
+    """The optimizer holds all of the model from the beginning; what is frozen is not measured."""
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])
+    model[1].requires_grad_(False)
+    optimizer, seen = attached(model)
+    assert "1.weight" not in seen[-1].table.names
+    model[1].requires_grad_(True)
+    backward(model)
+    optimizer.step()
+    assert "1.weight" in seen[-1].layers
+    model[0].requires_grad_(False)
+    optimizer.zero_grad()
+    backward(model)
+    optimizer.step()
+    assert "0.weight" not in seen[-1].table.names
+    model.append(nn.Linear(4, 4))
+    optimizer.add_param_group({"params": list(model[3].parameters())})
+    backward(model)
+    optimizer.step()
+    assert "3.weight" in seen[-1].layers
+
+
+def test_groups_in_another_order_than_the_model_keep_their_names() -> None:
+    """Weights and biases in two groups, in reverse: each norm stands under its own name at every step."""
+    model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
+    weights = [p for p in model.parameters() if p.dim() == 2]
+    biases = [p for p in model.parameters() if p.dim() == 1]
+    optimizer = torch.optim.SGD([{"params": weights[::-1]}, {"params": biases[1:]}], lr=0.1)
+    seen: list[GradientNorms] = []
+    GradientNormCollector(model, sink=seen.append, exclude="2.weight").attach(optimizer)
+    for _ in range(5):
+        backward(model)
+        optimizer.step()
+        wanted = {n: p for n, p in model.named_parameters() if n not in ("0.bias", "2.weight")}
+        assert dict(seen[-1].layers) == pytest.approx({n: float(p.grad.norm()) for n, p in wanted.items()}, rel=1e-5)
+
+
+def test_a_due_step_sets_off_no_garbage_collection() -> None:
+    """300 gradients are read piece by piece: never more than 250 new objects at a time (naive: 300 and more)."""
+    model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(150)])
+    optimizer, _ = attached(model, 8)
+    (hook,) = optimizer._optimizer_step_pre_hooks.values()
+    runs: list[int] = []
+
+    def count(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            runs.append(info["generation"])
+
+    usual = gc.get_threshold()
+    for _ in range(5):
+        backward(model, 8)
+        gc.collect()
+        gc.callbacks.append(count)
+        gc.set_threshold(250)
+        try:
+            hook(optimizer, (optimizer,), {})
+        finally:
+            gc.set_threshold(*usual)
+            gc.callbacks.remove(count)
+    assert runs == []
 
 
 def test_no_gradient_is_kept_alive() -> None:

@@ -149,6 +149,7 @@ class GradientNormCollector:
         bins = _positive("histogram_bins", histogram_bins)
         self._slots = SlotMeter(self.norm_type, self._rotate, gradient_of, bins, self._pool, self.fault)
         self._outlet = Outlet(sink, histogram_sink, group_by, self.norm_type, self._rotate > 1, self.fault)
+        self._measures_more = self._parameter_norms or self._zero_fraction or self._outlet.takes_histograms
         self._groups: Groups = {}
         self._refuse_fsdp1()
         if not _distributed():
@@ -363,7 +364,8 @@ class GradientNormCollector:
         """The step after this one begins: watch one gradient for changes by the script if it is due."""
         due = self.step_of is not None or not attachment.step % self.every_n_steps
         self._watch_for_tampering(attachment, due)
-        self._watch_activations(due)
+        if self._probe is not None:
+            self._watch_activations(due)
 
     def backward_slots(self) -> list[nn.Parameter]:
         """The parameters to watch in backward, one per slot of the plan."""
@@ -411,7 +413,7 @@ class GradientNormCollector:
             if plan.sharding is None:
                 raise fault
             self.fault(fault)  # this process must take part in the collective all the same
-        clip = self._take_note(attachment)
+        clip = None if self._note is None else self._take_note(attachment)
         changed, differs = self._tampered(attachment)
         measurement = self._slots.on_its_way(
             plan,
@@ -423,7 +425,8 @@ class GradientNormCollector:
             differs=differs if clip is None else (),
         )
         held = Held(step, time.time_ns(), plan.table, measurement)
-        self._measure_more(held, plan, parameters, turn, scale)
+        if self._measures_more:
+            self._measure_more(held, plan, parameters, turn, scale)
         return held
 
     def _measured_here(
@@ -431,12 +434,14 @@ class GradientNormCollector:
     ) -> tuple[Plan, Sequence[nn.Parameter], Measured | None, Exception | None]:
         """The plan, the parameter of each slot, and the norms of their gradients or why there are none."""
         plan = self._plans.get(attachment)
-        if plan is not None and attachment is not None:
+        watch = self._tamper.get(attachment)
+        # A backward that went by the optimizer's own first and last parameter: the model has others now.
+        if plan is not None and attachment is not None and watch is not None and watch.saw_backward():
             parameters = plan.listed(attachment.parameters())
             if parameters is not None:
                 local, fault = self._slots.measure(plan, parameters, turn)
                 # What is missing now and was there at the last look may have left the model.
-                if local is not None and (local.present is plan.absent or local.present.all()):
+                if local is not None and (local.present is plan.present or local.present.all()):
                     return plan, parameters, local, fault
         flat = flat_parameters(self._model)
         plan = self._plan_for(attachment, flat)
@@ -447,14 +452,13 @@ class GradientNormCollector:
             plan = self._plan_for(attachment, flat)
             parameters = plan.parameters(flat)
             local, fault = self._slots.measure(plan, parameters, turn)
-        plan.unlooked = 0
-        plan.absent = None if local is None else local.present
+        plan.looked(None if local is None else local.present)
         return plan, parameters, local, fault
 
     def _measure_more(
         self, held: Held, plan: Plan, parameters: Sequence[nn.Parameter], turn: int, scale: Tensor | None
     ) -> None:
-        """What is measured beside gradient norms, if anything."""
+        """What is measured beside gradient norms."""
         if self._parameter_norms:
             measured = self._slots.parameters(plan, parameters, turn)
             held.more.append((self._outlet.beside(plan.table, "parameters"), measured))
@@ -603,7 +607,8 @@ class GradientNormCollector:
             self._outlet.give(GradientNorms(held.step, held.time_ns, table, pending))
         for histogram in held.histograms:
             self._outlet.give_histogram(histogram)
-        self._give_activations(held)
+        if self._probe is not None:
+            self._give_activations(held)
         return norms
 
     # The script's own clipping ------------------------------------------------------------------------------------
@@ -617,8 +622,9 @@ class GradientNormCollector:
                     watch.disarm()
                 return
             if self._gradient_of is None:
-                plan = self._plans.get(attachment) or self._planned(attachment)[0]
-                self._tamper.setdefault(attachment, TamperWatch()).arm(plan.ends())
+                if watch is None:
+                    watch = self._tamper[attachment] = TamperWatch()
+                watch.arm(self._plans.get(attachment) or self._planned(attachment)[0])
         except Exception as error:
             self.fault(error)
 
@@ -633,7 +639,7 @@ class GradientNormCollector:
         changes = watch.changes()
         if attachment is not None and attachment.unscaled():
             return changes.operations > 1, ()
-        return changes.operations > 0, tuple(copy_to_host([flag], self._pool) for flag in changes.differs)
+        return changes.operations > 0, tuple([copy_to_host([flag], self._pool) for flag in changes.differs])
 
     # Clipping -----------------------------------------------------------------------------------------------------
 
@@ -698,8 +704,9 @@ class GradientNormCollector:
                 clip=clip,
             )
             held = Held(step, time.time_ns(), plan.table, measurement)
-            turn = int(step // self.every_n_steps) % self._rotate
-            self._measure_more(held, plan, plan.parameters(flat), turn, scale)
+            if self._measures_more:
+                turn = int(step // self.every_n_steps) % self._rotate
+                self._measure_more(held, plan, plan.parameters(flat), turn, scale)
         covered = [target] if target is not None else self._attachments
         for attachment in covered:
             attachment.held = held

@@ -114,8 +114,9 @@ class Attachment:
 
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that the optimizers hold."""
-        lists = [group["params"] for optimizer in self.optimizers for group in optimizer.param_groups]
-        return lists[0] if len(lists) == 1 else [p for each in lists for p in each]
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        held: list[nn.Parameter] = groups[0]["params"] if len(groups) == 1 else [p for g in groups for p in g["params"]]
+        return held
 
     def own(self) -> set[int]:
         """The ids of the parameters that the optimizers hold."""
@@ -123,8 +124,10 @@ class Attachment:
 
     def unscaled(self) -> bool:
         """Whether the attached scaler has unscaled the gradients of this step in place."""
+        if self._scaler is None:
+            return False
         for optimizer in self.optimizers[:1]:
-            return self._scaler is not None and self._scaler.is_enabled() and scale_of(self._scaler, optimizer) is None
+            return bool(self._scaler.is_enabled()) and scale_of(self._scaler, optimizer) is None
         return False
 
     def loss_scale(self) -> Tensor | None:
@@ -160,7 +163,8 @@ class Attachment:
         result = None
         if step is not None and self._in_scaler:
             self._found_inf = getattr(optimizer, "found_inf", None)
-            self._before_update(step)
+            if self._host.update_ratio:
+                self._host.before_update(self, step)
         elif step is not None:
             closure = args[1] if len(args) > 1 else kwargs.get("closure")
             if closure is None:
@@ -175,9 +179,6 @@ class Attachment:
         held = self._host.held_for(self, step, getattr(optimizer, "grad_scale", None))
         if held is not None:
             self._host.release(held, getattr(optimizer, "found_inf", None), False)
-        self._before_update(step)
-
-    def _before_update(self, step: Step) -> None:
         if self._host.update_ratio:
             self._host.before_update(self, step)
 

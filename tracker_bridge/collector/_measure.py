@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar, cast
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -28,7 +29,7 @@ Float64 = npt.NDArray[np.float64]
 _T = TypeVar("_T")
 
 _STACK_NUMEL = 8192  # above it, copying costs more than a call per tensor (and float32 sums lose 1e-5)
-_STACK_BYTES = 1 << 20  # one stacked piece: half of a common L2 cache
+_STACK_BYTES = 1 << 19  # one stacked piece: half of a common L2 cache, the rest is for what is read
 _ROW = 2048  # long enough to cost nothing, short enough for float32 sums
 _GRAIN = 32768  # elements from which on torch shares an operation among its threads: too few here to be worth it
 _EXACT_PIECE = 1 << 20
@@ -36,8 +37,7 @@ _EXACT_PIECE = 1 << 20
 _SQUARE_FLOOR = {torch.float32: 1.1e-16, torch.float64: 1.5e-151}
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(msgspec.Struct, frozen=True):
     """Norms of one list of tensors.
 
     `values` is float64 [L] on the host; `waiting` are pieces that are still on an accelerator: positions in
@@ -121,8 +121,7 @@ def exact_norm(tensor: Tensor, norm_type: float) -> float:
     return float(largest * total ** (1.0 / norm_type))
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
+class _Source(msgspec.Struct, frozen=True):
     """Tensors by position: `entries` themselves, or what `read` makes of them."""
 
     entries: Sequence[Any]
@@ -158,23 +157,16 @@ class _LayoutChanged(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Bucket:
-    """Tensors of one shape that are stacked, piece by piece."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    pieces: tuple[_Piece, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class _Piece:
-    """As many members of a bucket as stay in cache together.
+    """As many tensors of one shape as stay in cache together.
 
     How to pick them, where they are stacked, the same place as rows, where their norms go. `squares`: what numpy
     multiplies into the sums of squares of the rows, with where they go: a dot product of each row with itself reads
     twice as fast as torch's norm does, which has one accumulator.
     """
 
+    shape: torch.Size
+    dtype: torch.dtype
     pick: Callable[[Sequence[Any]], Sequence[Any]]
     stacked: Tensor
     rows: Tensor
@@ -203,7 +195,7 @@ class _Layout:
         self._present = np.array([t is not None for t in tensors], dtype=np.bool_)
         self.complete = bool(self._present.all())
         self._exact: list[int] = []
-        self._devices: dict[torch.device, list[int]] = {}
+        devices: dict[torch.device, list[int]] = {}
         dense: dict[torch.dtype, list[int]] = {torch.float32: [], torch.float64: []}
         for position, tensor in enumerate(tensors):
             if tensor is None:
@@ -212,7 +204,7 @@ class _Layout:
                 self.complete = False
                 continue
             if tensor.device.type != "cpu":
-                self._devices.setdefault(tensor.device, []).append(position)
+                devices.setdefault(tensor.device, []).append(position)
             elif (
                 tensor.layout != torch.strided
                 or not tensor.is_floating_point()
@@ -225,6 +217,7 @@ class _Layout:
                 dense[torch.float32].append(position)
             else:
                 self._exact.append(position)
+        self._elsewhere = [(np.array(at, dtype=np.intp), picker(at)) for at in devices.values()]
         self._dense = [_DenseCpu(tensors, at, dtype, norm_type) for dtype, at in dense.items() if at]
         self._norm_type = norm_type
 
@@ -235,11 +228,8 @@ class _Layout:
         for position in self._exact:
             values[position] = exact_norm(_strided(_there(tensors[position])), self._norm_type)
         waiting = tuple(
-            (
-                np.array(positions, dtype=np.intp),
-                _accelerator_norms([_there(t) for t in tensors.pick(picker(positions))], self._norm_type),
-            )
-            for positions in self._devices.values()
+            (positions, _accelerator_norms([_there(t) for t in tensors.pick(pick)], self._norm_type))
+            for positions, pick in self._elsewhere
         )
         return Measured(values, self._present, waiting)
 
@@ -269,8 +259,9 @@ class _DenseCpu:
         self._scratch = torch.empty(stacked + len(single) + sum(count for count, _ in cuts), dtype=dtype, device="cpu")
         self._values = self._scratch.numpy()
         order: list[int] = []
-        self._buckets = [self._bucket(shape, kind, members, order) for (shape, kind), members in shapes.items()]
+        self._pieces = [p for (shape, kind), at in shapes.items() for p in self._pieces_of(shape, kind, at, order)]
         self._single = single
+        self._pick_single = picker(single)
         self._single_out = self._scratch[len(order) : len(order) + len(single)]
         order += single
         at = len(order)
@@ -282,7 +273,7 @@ class _DenseCpu:
             order.append(position)
             at += count
         # Powers of two that rows of a piece are multiplied by before they are measured, and what undoes them.
-        self._scales: list[Tensor | None] = [None for bucket in self._buckets for _ in bucket.pieces]
+        self._scales: list[Tensor | None] = [None] * len(self._pieces)
         self._unscale: Float64 | None = None
         self._starts = np.array(starts, dtype=np.intp) if large else None
         self._order = np.array(order, dtype=np.intp)
@@ -292,26 +283,23 @@ class _DenseCpu:
     def measure(self, tensors: _Source, values: Float64) -> None:
         """Write the norm of each of this group's tensors to its position in `values`."""
         ordinal = self._norm_type
-        scales = iter(self._scales)
-        for bucket in self._buckets:
-            for piece in bucket.pieces:
+        with np.errstate(all="ignore"):
+            for piece, scale in zip(self._pieces, self._scales, strict=True):
                 members = tensors.pick(piece.pick)
                 first = _there(members[0])
                 # Another dtype further on is cast; what the cast cannot hold is measured again by itself.
-                if first.shape != bucket.shape or first.dtype != bucket.dtype:
+                if first.shape != piece.shape or first.dtype != piece.dtype:
                     raise _LayoutChanged
                 torch.stack(members, out=piece.stacked)  # type: ignore[arg-type]
-                scale = next(scales)
                 if scale is not None:
                     piece.rows.mul_(scale)
                 if piece.squares is None:
                     torch.linalg.vector_norm(piece.rows, ordinal, 1, out=piece.out)
                 else:
                     left, right, sums = piece.squares
-                    with np.errstate(all="ignore"):
-                        np.matmul(left, right, out=sums)
+                    np.matmul(left, right, out=sums)
         if self._single:
-            members = list(tensors.pick(picker(self._single)))
+            members = list(tensors.pick(self._pick_single))
             norms = torch._foreach_norm(members, ordinal, dtype=self._dtype)  # type: ignore[arg-type]
             torch.stack(norms, out=self._single_out)
         norm = torch.linalg.vector_norm
@@ -337,7 +325,7 @@ class _DenseCpu:
     def _combined(self) -> Float64:
         """Rows to tensors, in float64."""
         wide = self._values.astype(np.float64)
-        if self._norm_type == 2.0 and self._buckets:
+        if self._norm_type == 2.0 and self._pieces:
             squares = wide[: self._stacked]
             np.sqrt(squares, out=squares)
         if self._starts is None:
@@ -372,32 +360,31 @@ class _DenseCpu:
         The scales are kept: gradients that have vanished stay so, and the next step then measures them in one pass.
         """
         begin = 0
-        number = 0
         unscale = np.ones(len(self._order) - len(self._single) - len(self._large))
         if self._unscale is not None:
             unscale[:] = self._unscale
-        for bucket in self._buckets:
-            for piece in bucket.pieces:
-                rows = piece.rows
-                end = begin + len(rows)
-                first, last = np.searchsorted(suspects, (begin, end))
-                if first < last:
-                    torch.stack(tensors.pick(piece.pick), out=piece.stacked)  # type: ignore[arg-type]
-                    peaks = rows.abs_().amax(1).numpy().astype(np.float64)
-                    usable = np.isfinite(peaks) & (peaks > 0)
-                    exponents = np.where(usable, np.minimum(-np.frexp(peaks)[1], 126), 0)
-                    scale = torch.from_numpy(np.ldexp(1.0, exponents).astype(np.float32)).unsqueeze(1)
-                    scaled = torch.linalg.vector_norm(rows.mul_(scale), 2.0, 1).numpy().astype(np.float64)
-                    chosen = suspects[first:last] - begin
-                    found[begin + chosen] = np.where(usable, np.ldexp(scaled, -exponents), peaks)[chosen]
-                    self._scales[number] = scale
-                    unscale[begin:end] = np.ldexp(1.0, -exponents)
-                begin = end
-                number += 1
+        for number, piece in enumerate(self._pieces):
+            rows = piece.rows
+            end = begin + len(rows)
+            first, last = np.searchsorted(suspects, (begin, end))
+            if first < last:
+                torch.stack(tensors.pick(piece.pick), out=piece.stacked)  # type: ignore[arg-type]
+                peaks = rows.abs_().amax(1).numpy().astype(np.float64)
+                usable = np.isfinite(peaks) & (peaks > 0)
+                exponents = np.where(usable, np.minimum(-np.frexp(peaks)[1], 126), 0)
+                scale = torch.from_numpy(np.ldexp(1.0, exponents).astype(np.float32)).unsqueeze(1)
+                scaled = torch.linalg.vector_norm(rows.mul_(scale), 2.0, 1).numpy().astype(np.float64)
+                chosen = suspects[first:last] - begin
+                found[begin + chosen] = np.where(usable, np.ldexp(scaled, -exponents), peaks)[chosen]
+                self._scales[number] = scale
+                unscale[begin:end] = np.ldexp(1.0, -exponents)
+            begin = end
         self._unscale = unscale
         return suspects[suspects >= begin]
 
-    def _bucket(self, shape: torch.Size, dtype: torch.dtype, members: Sequence[int], order: list[int]) -> _Bucket:
+    def _pieces_of(
+        self, shape: torch.Size, dtype: torch.dtype, members: Sequence[int], order: list[int]
+    ) -> list[_Piece]:
         most = _STACK_BYTES // self._dtype.itemsize if torch.get_num_threads() == 1 else _GRAIN - 1
         size = max(1, most // max(1, shape.numel()))
         space = torch.empty((min(size, len(members)), *shape), dtype=self._dtype, device="cpu")
@@ -412,8 +399,8 @@ class _DenseCpu:
             if self._norm_type == 2.0:
                 factors = rows.numpy()
                 squares = (factors[:, None, :], factors[:, :, None], out.numpy()[:, None, None])
-            pieces.append(_Piece(picker(positions), stacked, rows, out, squares))
-        return _Bucket(shape, dtype, tuple(pieces))
+            pieces.append(_Piece(shape, dtype, picker(positions), stacked, rows, out, squares))
+        return pieces
 
 
 def picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:

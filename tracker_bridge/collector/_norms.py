@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -34,8 +35,7 @@ class Clip:
     undo: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Measurement:
+class Measurement(msgspec.Struct, frozen=True):
     """Everything known about one step, part of it perhaps still on a device.
 
     `values` [L] holds what was measured on the host; `waiting` are positions in it and numbers on their way.
@@ -61,7 +61,7 @@ class Measurement:
 
     def but(self, **changes: object) -> Measurement:
         """The same with other fields."""
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return msgspec.structs.replace(self, **changes)
 
     def finished(self) -> Finished:
         """All numbers. Waits for what is on its way."""
@@ -80,8 +80,7 @@ class Measurement:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(msgspec.Struct, frozen=True):
     """The numbers of one step, final. `values` [L] are before clipping unless `post_clip`."""
 
     values: Float64
@@ -123,7 +122,7 @@ class Ratio:
         total = over.total / under.total if over.total is not None and under.total else None
         if over.skipped:
             values, total = np.zeros_like(values), 0.0
-        return replace(over, values=values, present=present, total=total)
+        return msgspec.structs.replace(over, values=values, present=present, total=total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ class ZeroFraction:
         values = 1.0 - counted.values / np.maximum(self.numel, 1.0)
         elements = float(self.numel[counted.present].sum())
         total = None if counted.total is None or not elements else 1.0 - counted.total / elements
-        return replace(counted, values=values, total=total)
+        return msgspec.structs.replace(counted, values=values, total=total)
 
 
 class GradientNorms:

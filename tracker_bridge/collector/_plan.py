@@ -6,6 +6,7 @@ weak references that mark it stale, and the series table that its records refer 
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -22,8 +23,8 @@ from tracker_bridge.collector._parts import parts_of
 from tracker_bridge.collector._select import Choice, Selection, choose
 from tracker_bridge.records import SeriesTable
 
-
 _LOOK_AFTER = 16
+_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,14 @@ class ClipOrder:
 class Listing:
     """Where the slots are in the list of the parameters that the optimizers hold.
 
-    `ids` are those of the list, `frozen` the positions of what had no gradient; `pick` makes the slots of it.
+    `first` and `last` are the ids of its ends, `frozen` the positions of what had no gradient; `pick` makes the slots
+    of it (None: they are the list).
     """
 
-    ids: list[int]
+    first: int
+    last: int
     frozen: tuple[int, ...]
-    pick: Callable[[Sequence[Any]], Sequence[Any]]
+    pick: Callable[[Sequence[Any]], Sequence[Any]] | None
 
 
 @dataclass(slots=True)
@@ -60,8 +63,8 @@ class Plan:
     `slots` that are measured together, in turn, each by its own meter; `others` are the meters of what is measured
     beside gradients. `clip_order` is kept from one clipping of all parameters to the next.
 
-    `listing` serves in between the looks at the model (None: look each time). `unlooked` counts the measurements since
-    the last look, `absent` is what that found missing.
+    `listing` serves in between the looks at the model (None: look each time); `present` is what had a gradient
+    at the last look.
     """
 
     slots: tuple[int, ...]
@@ -77,9 +80,10 @@ class Plan:
     others: dict[str, Meter] = field(default_factory=dict)
     clip_order: ClipOrder | None = None
     listing: Listing | None = None
-    unlooked: int = 0
-    absent: npt.NDArray[np.bool_] | None = None
-    _stale: bool = False
+    present: npt.NDArray[np.bool_] | None = None
+    _unlooked: int = 0
+    _last_look: float = 0.0
+    stale: bool = False
     _ends: list[weakref.ref[nn.Parameter]] = field(default_factory=list)
     _references: list[weakref.ref[nn.Parameter]] = field(default_factory=list)
 
@@ -89,7 +93,7 @@ class Plan:
         One that was frozen since has no gradient any more; `froze` finds it where gradients are missing.
         """
         return (
-            not self._stale
+            not self.stale
             and members == self.members
             and list(map(id, flat)) == self.ids
             and not any(p.requires_grad for i in self.frozen if (p := flat[i]) is not None)
@@ -102,18 +106,28 @@ class Plan:
     def listed(self, held: Sequence[nn.Parameter]) -> Sequence[nn.Parameter] | None:
         """The parameter of each slot, found among those that the optimizers hold, without a look at the model.
 
-        That look costs as much as half of the norms, and a model whose optimizer goes on with the same parameters has
-        hardly changed: it is taken every `_LOOK_AFTER` measurements, and where the caller finds a gradient missing.
-        None: it is time for it, or the optimizers hold other parameters, or one was unfrozen.
+        That look costs as much as half of the norms, and a model whose optimizer goes on has hardly changed: it is
+        taken every `_LOOK_AFTER` measurements or `_LOOK_SECONDS`, and where the caller finds a gradient missing. Until
+        then a slot stands for a place in the optimizers' lists, whatever was put there for a parameter that lives on.
+        None: it is time for it, the lists are longer, shorter or all of others, or what was frozen is no more.
         """
         listing = self.listing
-        if listing is None or self._stale or self.unlooked >= _LOOK_AFTER or list(map(id, held)) != listing.ids:
+        if listing is None or self.stale or len(held) != self.members:
+            return None
+        if self._unlooked >= _LOOK_AFTER or time.monotonic() - self._last_look > _LOOK_SECONDS:
+            return None
+        if id(held[0]) != listing.first or id(held[-1]) != listing.last:
             return None
         if any(held[position].requires_grad for position in listing.frozen):
             return None
-        self.unlooked += 1
-        found: Sequence[nn.Parameter] = listing.pick(held)
-        return found
+        self._unlooked += 1
+        return held if listing.pick is None else listing.pick(held)
+
+    def looked(self, present: npt.NDArray[np.bool_] | None) -> None:
+        """The model was looked at, and these slots had a gradient."""
+        self.present = present
+        self._unlooked = 0
+        self._last_look = time.monotonic()
 
     def froze(self, parameters: Sequence[nn.Parameter]) -> bool:
         """Whether the parameter of some slot was frozen after planning.
@@ -135,7 +149,7 @@ class Plan:
         return [parameter for parameter in found if parameter is not None]
 
     def _freed(self, _reference: object) -> None:
-        self._stale = True
+        self.stale = True
 
 
 def explain_choices(model: nn.Module, rules: Selection, own: Collection[int] | None) -> list[Choice]:
@@ -183,14 +197,15 @@ def build_plan(
         everything=[c.parameter.index for c in chosen] == list(range(len(flat))),
         sharding=sharding_of([c.parameter.parameter for c in chosen], groups),
     )
-    if held is not None and own is not None and plan.sharding is None:
+    if held and own is not None and plan.sharding is None:
         plan.listing = _listing(held, [id(c.parameter.parameter) for c in chosen])
     plan.watch(flat)
     return plan
 
 
 def _listing(held: Sequence[nn.Parameter], slots: Sequence[int]) -> Listing:
-    ids = list(map(id, held))
-    at = {number: position for position, number in enumerate(ids)}
+    at = {id(p): position for position, p in enumerate(held)}
     frozen = tuple(position for position, p in enumerate(held) if not p.requires_grad)
-    return Listing(ids, frozen, picker([at[number] for number in slots]))
+    places = [at[number] for number in slots]
+    same = places == list(range(len(held)))
+    return Listing(id(held[0]), id(held[-1]), frozen, None if same else picker(places))

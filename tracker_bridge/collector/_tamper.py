@@ -7,17 +7,18 @@ is over; every in-place operation raises them. Of sharded gradients a few elemen
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 
+import msgspec
 import torch
 from torch import Tensor, nn
+
+from tracker_bridge.collector._plan import Plan
 
 _SAMPLE = 64  # elements of a shard; multi-tensor operations on a DTensor raise no version that could be asked
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(msgspec.Struct, frozen=True):
     """At most `operations` in-place operations on a plain gradient, and for each shard whether it differs."""
 
     operations: int
@@ -29,37 +30,47 @@ class TamperWatch:
 
     def __init__(self) -> None:
         self._armed: list[tuple[weakref.ref[nn.Parameter], Callable[[], None]]] = []
+        self._plan: Plan | None = None
         self._versions: dict[int, int] = {}
         self._samples: dict[int, Tensor] = {}
 
-    def arm(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Start to watch; what was watched before no longer is."""
-        watched = [reference() for reference, _ in self._armed]
-        if len(watched) == len(parameters) and all(a is b for a, b in zip(watched, parameters, strict=True)):
+    def arm(self, plan: Plan) -> None:
+        """Start to watch the first and the last slot of a plan; what was watched before no longer is."""
+        if self._plan is plan and not plan.stale:
             return
-        self.disarm()
-        for parameter in parameters:
-            handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
-            self._armed.append((weakref.ref(parameter), handle.remove))
+        parameters = plan.ends()
+        watched = [reference() for reference, _ in self._armed]
+        if len(watched) != len(parameters) or any(a is not b for a, b in zip(watched, parameters, strict=True)):
+            self.disarm()
+            for parameter in parameters:
+                handle = parameter.register_post_accumulate_grad_hook(self._accumulated)  # type: ignore[no-untyped-call]
+                self._armed.append((weakref.ref(parameter), handle.remove))
+        self._plan = plan
 
     def disarm(self) -> None:
         """Stop to watch."""
+        self._plan = None
         while self._armed:
             self._armed.pop()[1]()
         self._versions.clear()
         self._samples.clear()
+
+    def saw_backward(self) -> bool:
+        """Whether a backward pass has reached all that is watched since the last `changes`."""
+        return 0 < len(self._armed) <= len(self._versions) + len(self._samples)
 
     def changes(self) -> Changes:
         """What has happened to the gradients since backward; nothing if nothing is known."""
         most, differs = 0, []
         for reference, _ in self._armed:
             parameter = reference()
-            if parameter is None or parameter.grad is None:
+            gradient = None if parameter is None else parameter.grad
+            if gradient is None:
                 continue
             if id(parameter) in self._versions:
-                most = max(most, parameter.grad._version - self._versions[id(parameter)])
+                most = max(most, gradient._version - self._versions[id(parameter)])
             elif id(parameter) in self._samples:
-                now, before = _sample(parameter.grad), self._samples[id(parameter)]
+                now, before = _sample(gradient), self._samples[id(parameter)]
                 if now.shape == before.shape:
                     differs.append((now.ne(before) & ~(now.isnan() & before.isnan())).any())
         self._versions.clear()
