@@ -172,12 +172,12 @@ def test_added_and_removed_layers() -> None:
     assert list(collect(collector).layers) == ["0.weight", "0.bias", "1.weight", "1.bias"]
 
 
-def attached(model: nn.Module, width: int = 4) -> tuple[torch.optim.Optimizer, list[GradientNorms]]:
+def attached(model: nn.Module) -> tuple[torch.optim.Optimizer, list[GradientNorms]]:
     """An optimizer of the model's parameters, and what a collector records at its steps (the first is taken here)."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     seen: list[GradientNorms] = []
     GradientNormCollector(model, sink=seen.append).attach(optimizer)
-    backward(model, width)
+    backward(model)
     optimizer.step()
     return optimizer, seen
 
@@ -278,31 +278,6 @@ def test_groups_in_another_order_than_the_model_keep_their_names() -> None:
         optimizer.step()
         wanted = {n: p for n, p in model.named_parameters() if n not in ("0.bias", "2.weight")}
         assert dict(seen[-1].layers) == pytest.approx({n: float(p.grad.norm()) for n, p in wanted.items()}, rel=1e-5)
-
-
-def test_a_due_step_sets_off_no_garbage_collection() -> None:
-    """300 gradients are read piece by piece: never more than 250 new objects at a time (naive: 300 and more)."""
-    model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(150)])
-    optimizer, _ = attached(model, 8)
-    (hook,) = optimizer._optimizer_step_pre_hooks.values()
-    runs: list[int] = []
-
-    def count(phase: str, info: dict[str, int]) -> None:
-        if phase == "start":
-            runs.append(info["generation"])
-
-    usual = gc.get_threshold()
-    for _ in range(5):
-        backward(model, 8)
-        gc.collect()
-        gc.callbacks.append(count)
-        gc.set_threshold(250)
-        try:
-            hook(optimizer, (optimizer,), {})
-        finally:
-            gc.set_threshold(*usual)
-            gc.callbacks.remove(count)
-    assert runs == []
 
 
 def test_no_gradient_is_kept_alive() -> None:

@@ -70,8 +70,7 @@ class Meter:
     `norm_type` 0 counts the elements that are not zero.
 
     Call it with a list [L] of plain (not distributed) tensors, None where there is nothing; or with anything else and
-    `read`, which makes such a tensor of each entry and may be asked more than once. A few tensors then exist at a time:
-    hundreds of new objects at each step would set off Python's garbage collector.
+    `read`, which makes such a tensor of each entry right before it is used, and may be asked more than once.
     """
 
     def __init__(self, norm_type: float) -> None:
