@@ -29,7 +29,7 @@ Float64 = npt.NDArray[np.float64]
 _T = TypeVar("_T")
 
 _STACK_NUMEL = 8192  # above it, copying costs more than a call per tensor (and float32 sums lose 1e-5)
-_STACK_BYTES = 1 << 19  # one stacked piece: half of a common L2 cache, the rest is for what is read
+_STACK_BYTES = 1 << 20  # one stacked piece: half of a common L2 cache
 _ROW = 2048  # long enough to cost nothing, short enough for float32 sums
 _GRAIN = 32768  # elements from which on torch shares an operation among its threads: too few here to be worth it
 _EXACT_PIECE = 1 << 20
