@@ -149,7 +149,6 @@ class GradientNormCollector:
         bins = _positive("histogram_bins", histogram_bins)
         self._slots = SlotMeter(self.norm_type, self._rotate, gradient_of, bins, self._pool, self.fault)
         self._outlet = Outlet(sink, histogram_sink, group_by, self.norm_type, self._rotate > 1, self.fault)
-        self._measures_more = self._parameter_norms or self._zero_fraction or self._outlet.takes_histograms
         self._groups: Groups = {}
         self._refuse_fsdp1()
         if not _distributed():
@@ -364,8 +363,7 @@ class GradientNormCollector:
         """The step after this one begins: watch one gradient for changes by the script if it is due."""
         due = self.step_of is not None or not attachment.step % self.every_n_steps
         self._watch_for_tampering(attachment, due)
-        if self._probe is not None:
-            self._watch_activations(due)
+        self._watch_activations(due)
 
     def backward_slots(self) -> list[nn.Parameter]:
         """The parameters to watch in backward, one per slot of the plan."""
@@ -413,7 +411,7 @@ class GradientNormCollector:
             if plan.sharding is None:
                 raise fault
             self.fault(fault)  # this process must take part in the collective all the same
-        clip = None if self._note is None else self._take_note(attachment)
+        clip = self._take_note(attachment)
         changed, differs = self._tampered(attachment)
         measurement = self._slots.on_its_way(
             plan,
@@ -425,8 +423,7 @@ class GradientNormCollector:
             differs=differs if clip is None else (),
         )
         held = Held(step, time.time_ns(), plan.table, measurement)
-        if self._measures_more:
-            self._measure_more(held, plan, parameters, turn, scale)
+        self._measure_more(held, plan, parameters, turn, scale)
         return held
 
     def _measured_here(
@@ -435,7 +432,7 @@ class GradientNormCollector:
         """The plan, the parameter of each slot, and the norms of their gradients or why there are none."""
         plan = self._plans.get(attachment)
         watch = self._tamper.get(attachment)
-        # A backward that went by the optimizer's own first and last parameter: the model has others now.
+        # Where backward has not reached the watched parameters of the optimizer, the model may have others by now.
         if plan is not None and attachment is not None and watch is not None and watch.saw_backward():
             parameters = plan.listed(attachment.parameters())
             if parameters is not None:
@@ -458,7 +455,7 @@ class GradientNormCollector:
     def _measure_more(
         self, held: Held, plan: Plan, parameters: Sequence[nn.Parameter], turn: int, scale: Tensor | None
     ) -> None:
-        """What is measured beside gradient norms."""
+        """What is measured beside gradient norms, if anything."""
         if self._parameter_norms:
             measured = self._slots.parameters(plan, parameters, turn)
             held.more.append((self._outlet.beside(plan.table, "parameters"), measured))
@@ -607,8 +604,7 @@ class GradientNormCollector:
             self._outlet.give(GradientNorms(held.step, held.time_ns, table, pending))
         for histogram in held.histograms:
             self._outlet.give_histogram(histogram)
-        if self._probe is not None:
-            self._give_activations(held)
+        self._give_activations(held)
         return norms
 
     # The script's own clipping ------------------------------------------------------------------------------------
@@ -704,9 +700,8 @@ class GradientNormCollector:
                 clip=clip,
             )
             held = Held(step, time.time_ns(), plan.table, measurement)
-            if self._measures_more:
-                turn = int(step // self.every_n_steps) % self._rotate
-                self._measure_more(held, plan, plan.parameters(flat), turn, scale)
+            turn = int(step // self.every_n_steps) % self._rotate
+            self._measure_more(held, plan, plan.parameters(flat), turn, scale)
         covered = [target] if target is not None else self._attachments
         for attachment in covered:
             attachment.held = held

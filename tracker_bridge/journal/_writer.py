@@ -246,6 +246,7 @@ class JournalWriter:
     def append_encoded(self, payload: bytes) -> int | None:
         """`append` for a record that `records.encode` has made bytes of."""
         length = len(payload)
+        # As `checksum` does for a short one, in line: a call costs half as much as the sum.
         crc = crc32(payload) if length <= PIECE else checksum(payload)
         with self._lock:
             if self._busy:
