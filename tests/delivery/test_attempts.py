@@ -16,7 +16,7 @@ from tracker_bridge.config import BackendConfig
 from tracker_bridge.delivery import Host, Lifecycle, Plan, deliver_once
 from tracker_bridge.journal import Entry, Gap, JournalReader, JournalWriter, scan
 from tracker_bridge.records import Metrics, RunFinished, RunStarted
-from tracker_bridge.rundir import Manifest, RunPaths, load_manifest, load_state, write_json
+from tracker_bridge.rundir import Manifest, RunPaths, load_manifest, load_state, this_process, write_json
 
 SMALL = 64 << 10
 
@@ -182,6 +182,16 @@ if how == "killed":
 run.close("failed" if how == "failed" else "finished")
 """
 
+STARTER = """
+import os, signal
+from pathlib import Path
+from tracker_bridge.config import BackendConfig
+from tracker_bridge.delivery import DeliveryProcess, Plan
+backend = BackendConfig(name="jsonl", adapter="jsonl", options={"path": "out.jsonl"})
+DeliveryProcess(Path("r").absolute(), Plan(backends=(backend,)))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 COMMAND = "import sys; from tracker_bridge.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -208,3 +218,15 @@ def test_a_resumed_run_of_which_the_beginning_was_dropped(tmp_path: Path, how: s
     (run,) = json.loads(status.stdout)["runs"]
     assert [one["state"] for one in run["backends"]] == ["delivered"]
     assert scripts.statuses(tmp_path / "out.jsonl") == ["finished", told]
+
+
+def test_delivery_of_a_killed_attempt_makes_way_for_the_next(tmp_path: Path) -> None:
+    """Killed and begun again before its delivery process is up (naive: that follows the next one, holding the lock)."""
+    paths = begin(tmp_path, None)
+    write_json(paths.manifest, Manifest(run_id="r", attempt=2, created_ns=1, owner=this_process()))
+    scripts.run(tmp_path, STARTER)
+    until(lambda: not scripts.processes_of(paths.root), what="the delivery process of the killed attempt ends")
+    assert scripts.metrics(tmp_path / "out.jsonl", "x") == [(0, 0.0)]
+    assert scripts.statuses(tmp_path / "out.jsonl") == []
+    now = load_manifest(paths)
+    assert (now.status, now.attempt, now.owner) == ("running", 2, this_process())

@@ -1,10 +1,11 @@
-"""The delivery process: `python -m tracker_bridge.delivery RUN_DIR [--drain] [--pidfd=N]`.
+"""The delivery process: `python -m tracker_bridge.delivery RUN_DIR [--drain] [--owner=PROCESS] [--pidfd=N]`.
 
 It reads the plan (a JSON line, with the secrets that no file may hold) and then commands from its standard input, and
 delivers RUN_DIR until the run has ended. `--drain`: nobody appends; deliver what is there and stop, also when the
 starter is gone: its end of the standard input closes with it, and the rest stays in the journal.
-`--pidfd`: an inherited descriptor of the training process, which tells how it ended.
-Started by hand on a terminal it takes the plan from the run's own `run.json`.
+`--owner`: the training process whose records it delivers, as `run.json` has it. `--pidfd`: an inherited descriptor of
+that process, which tells how it ended.
+Started by hand on a terminal it takes plan and owner from the run's own `run.json`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,13 @@ from typing import BinaryIO, NoReturn
 import msgspec
 
 from tracker_bridge.delivery._death import Death
-from tracker_bridge.delivery._host import Host, end_as_crashed
+from tracker_bridge.delivery._host import Host, end_as, end_for, hand_over
 from tracker_bridge.delivery._lifecycle import Lifecycle
 from tracker_bridge.delivery._log import redirect_output
 from tracker_bridge.delivery._plan import Plan
 from tracker_bridge.delivery._process import kill_session
 from tracker_bridge.delivery._sync import stored_plan
-from tracker_bridge.journal import JournalReader
-from tracker_bridge.rundir import LockBusyError, NotARunError, RunPaths, load_manifest
+from tracker_bridge.rundir import LockBusyError, NotARunError, Owner, RunPaths, load_manifest
 
 TERMINATION_GRACE = 10.0
 """Seconds for draining after SIGTERM, within what cluster managers leave before SIGKILL (Kubernetes and SLURM: 30)."""
@@ -51,8 +51,11 @@ def main(arguments: list[str]) -> int:
         # Training comes first where both want the same core.
         os.nice(5)
     lifecycle = Lifecycle()
-    owner = None if drain else manifest.owner
-    pidfd = next((int(word.partition("=")[2]) for word in arguments if word.startswith("--pidfd=")), -1)
+    given = dict(word.split("=", 1) for word in arguments[1:] if "=" in word)
+    owner = None
+    if not drain:
+        owner = msgspec.json.decode(given["--owner"], type=Owner) if "--owner" in given else manifest.owner
+    pidfd = int(given.get("--pidfd", -1))
     death = Death(owner.pid, pidfd) if owner is not None else None
     if drain:
         _end_for_drain(paths, lifecycle)
@@ -66,11 +69,10 @@ def main(arguments: list[str]) -> int:
         until = time.monotonic() + _OWNER_GRACE
         while owner is not None and owner.is_alive() and time.monotonic() < until:
             time.sleep(0.02)
-        gone = owner is None or not owner.is_alive()
-        if gone:
-            with contextlib.suppress(NotARunError, OSError):
-                end_as_crashed(paths, "killed")
-        lifecycle.end("killed" if gone else None)
+        if owner is not None and owner.is_alive():
+            lifecycle.end(None)
+        else:
+            end_for(owner, paths, lifecycle, "killed")
         lifecycle.limit(min(TERMINATION_GRACE, plan.close_timeout))
 
     signal.signal(signal.SIGTERM, terminated)
@@ -121,14 +123,12 @@ def _obey(stream: BinaryIO, lifecycle: Lifecycle, paths: RunPaths) -> None:
 
 def _end_for_drain(paths: RunPaths, lifecycle: Lifecycle) -> None:
     manifest = load_manifest(paths)
-    alive = manifest.owner is not None and manifest.owner.is_alive() and manifest.status == "running"
-    if alive:
-        # A journal that grows as fast as it is delivered has no end; what is there now has.
-        with JournalReader(paths.journal) as reader:
-            lifecycle.end(None, until=reader.end())
+    if manifest.owner is None or not manifest.owner.is_alive():
+        manifest = end_as("crashed", manifest.owner, paths)
+    if manifest.status == "running":
+        hand_over(paths, lifecycle)
     else:
-        end_as_crashed(paths)
-        lifecycle.end(_ended_as(paths) or "crashed")
+        lifecycle.end(manifest.status)
 
 
 def _ended_as(paths: RunPaths) -> str | None:

@@ -24,6 +24,7 @@ from tracker_bridge.delivery._health import HealthWatch
 from tracker_bridge.delivery._lifecycle import Lifecycle
 from tracker_bridge.delivery._notices import Notices
 from tracker_bridge.delivery._plan import Plan, make_adapter, make_route
+from tracker_bridge.journal import JournalReader
 from tracker_bridge.rundir import (
     FileLock,
     Manifest,
@@ -107,7 +108,7 @@ class Host:
             thread.start()
         while any(thread.is_alive() for thread in threads):
             if watch is not None and not self._lifecycle.ended and not watch.is_alive():
-                self._vanished()
+                self._vanished(watch)
             if self._lifecycle.expired:
                 self._join(threads, _ABANDON)
                 break
@@ -141,19 +142,17 @@ class Host:
             save_state(self._paths, backend.name, down)
             return None
 
-    def _vanished(self) -> None:
+    def _vanished(self, watch: Owner) -> None:
         """The training process is gone. If it had ended the run, the journal says how; otherwise it crashed."""
         ended_by = self._death.signal() if self._death is not None else None
         status: Status = "killed" if ended_by in _ON_REQUEST else "crashed"
-        with contextlib.suppress(NotARunError, OSError):  # a directory that is gone or full: what can be, is delivered
-            end_as_crashed(self._paths, status)
-        self._lifecycle.end(status)
+        end_for(watch, self._paths, self._lifecycle, status)
         self._lifecycle.limit(self._plan.close_timeout)
 
     def _await_end(self, watch: Owner) -> None:
         while not self._lifecycle.ended and not self._lifecycle.expired:
             if not watch.is_alive():
-                self._vanished()
+                self._vanished(watch)
             self._lifecycle.wait_for_records(WATCH)
 
     def _join(self, threads: list[threading.Thread], seconds: float) -> None:
@@ -162,15 +161,37 @@ class Host:
             thread.join(max(0.0, until - time.monotonic()))
 
 
-def end_as_crashed(paths: RunPaths, status: Status = "crashed") -> None:
-    """Mark a run whose process is gone as `crashed` or `killed`; one that had ended keeps its status.
+def end_for(owner: Owner | None, paths: RunPaths, lifecycle: Lifecycle, status: Status) -> None:
+    """End delivery for a process that is gone: its run ends as `status`, if it had not ended and nobody continues it.
 
+    What cannot be marked, in a directory that is gone or full, is delivered all the same.
+    """
+    with contextlib.suppress(NotARunError, OSError):
+        now = end_as(status, owner, paths)
+        if now.status == "running":
+            # The attempt has a delivery of its own, which waits for this one: a tracker that is down is left to it.
+            hand_over(paths, lifecycle)
+            lifecycle.stop_retrying()
+            return
+    lifecycle.end(status)
+
+
+def hand_over(paths: RunPaths, lifecycle: Lifecycle) -> None:
+    """End delivery of a journal that goes on with what is there now: if it grows as fast it has no end."""
+    with JournalReader(paths.journal) as reader:
+        lifecycle.end(None, until=reader.end())
+
+
+def end_as(status: Status, owner: Owner | None, paths: RunPaths) -> Manifest:
+    """Mark the run of `owner`, which is gone, as `crashed` or `killed`; the manifest as it then is.
+
+    One that had ended keeps its status, and one that is another process' by now stays as it is.
     Raises `NotARunError` and `OSError`.
     """
 
     def change(manifest: Manifest) -> Manifest:
-        if manifest.status != "running":
+        if manifest.status != "running" or manifest.owner != owner:
             return manifest
         return msgspec.structs.replace(manifest, status=status, finished_ns=time.time_ns())
 
-    update_manifest(paths, change)
+    return update_manifest(paths, change)

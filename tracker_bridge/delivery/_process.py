@@ -16,6 +16,7 @@ import msgspec
 
 from tracker_bridge.delivery._death import own_pidfd
 from tracker_bridge.delivery._plan import Plan
+from tracker_bridge.rundir import this_process
 
 _KILL_GRACE = 0.5
 _NOT_INHERITED = ("WANDB_SERVICE", "PYTHONSTARTUP")
@@ -26,10 +27,13 @@ class DeliveryProcess:
     """A running `python -m tracker_bridge.delivery RUN_DIR` in a session of its own."""
 
     def __init__(self, root: Path, plan: Plan, *, cwd: Path | None = None, follow: bool = True) -> None:
-        """Start it. Raises `OSError` if no process can be made."""
+        """Start it; with `follow` it ends when the calling process has ended. Raises `OSError` if none can be made."""
         self._pid = os.getpid()
         command = [sys.executable, "-m", "tracker_bridge.delivery", str(root)]
-        if not follow:
+        if follow:
+            # Not what `run.json` says when it has started: by then the next attempt may have written that.
+            command.append(f"--owner={msgspec.json.encode(this_process()).decode()}")
+        else:
             command.append("--drain")
         pidfd = own_pidfd()
         if follow and pidfd >= 0:
