@@ -7,7 +7,6 @@ here is raised into training. What is measured and recorded is the collector's b
 from __future__ import annotations
 
 import functools
-import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -261,16 +260,16 @@ def unwrap_optimizer(optimizer: Any) -> Optimizer:
 def outside_of_dynamo(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """`function`, which torch.compile does not trace when the caller is compiled.
 
-    Wrapped at the first call after torch.compile was loaded, since the wrapping itself would load it.
+    Wrapped at the first call that is traced: the wrapper loads torch.compile, and costs as much as a stack of layers.
     """
     untraced: Callable[_P, _R] | None = None
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         nonlocal untraced
+        if not torch.compiler.is_compiling():
+            return function(*args, **kwargs)
         if untraced is None:
-            if "torch._dynamo" not in sys.modules:
-                return function(*args, **kwargs)
             untraced = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
         return untraced(*args, **kwargs)
 

@@ -41,11 +41,12 @@ class Measured(msgspec.Struct, frozen=True):
     """Norms of one list of tensors.
 
     `values` is float64 [L] on the host; `waiting` are pieces that are still on an accelerator: positions in
-    `values`, and a float64 tensor [len(positions)] there. Positions of absent tensors hold 0.0.
+    `values`, and a float64 tensor [len(positions)] there. Positions of absent tensors hold 0.0. `complete`: none is.
     """
 
     values: Float64
     present: npt.NDArray[np.bool_]
+    complete: bool
     waiting: tuple[tuple[npt.NDArray[np.intp], Tensor], ...] = ()
 
 
@@ -61,7 +62,7 @@ def joined(parts: Sequence[Measured | None]) -> Measured:
         (np.array([slot for slot, _ in found], dtype=np.intp), torch.cat([vector for _, vector in found]))
         for found in devices.values()
     )
-    return Measured(values, present, waiting)
+    return Measured(values, present, bool(present.all()), waiting)
 
 
 class Meter:
@@ -186,13 +187,14 @@ class _Large:
 class _Layout:
     """What to do with each position of a list of tensors of a known make.
 
-    `complete`: every position is read, so that a list of another make cannot be measured unnoticed.
+    `complete`: every position is read, so that a list of another make cannot be measured unnoticed. `_full`: there is a
+    tensor at each.
     """
 
     def __init__(self, tensors: Sequence[Tensor | None], norm_type: float) -> None:
         self._length = len(tensors)
         self._present = np.array([t is not None for t in tensors], dtype=np.bool_)
-        self.complete = bool(self._present.all())
+        self._full = self.complete = bool(self._present.all())
         self._exact: list[int] = []
         devices: dict[torch.device, list[int]] = {}
         dense: dict[torch.dtype, list[int]] = {torch.float32: [], torch.float64: []}
@@ -219,22 +221,30 @@ class _Layout:
         self._elsewhere = [(np.array(at, dtype=np.intp), picker(at)) for at in devices.values()]
         self._dense = [_DenseCpu(tensors, at, dtype, norm_type) for dtype, at in dense.items() if at]
         self._norm_type = norm_type
+        # One group that is everything, as in most models, needs no place to be put together.
+        whole = len(self._dense) == 1 and len(self._dense[0].order) == self._length
+        self._inverse = np.argsort(self._dense[0].order) if whole else None
 
     def measure(self, tensors: _Source) -> Measured:
+        if self._inverse is not None:
+            return Measured(self._dense[0].measure(tensors).take(self._inverse), self._present, self._full)
         values = np.zeros(self._length, dtype=np.float64)
         for group in self._dense:
-            group.measure(tensors, values)
+            values[group.order] = group.measure(tensors)
         for position in self._exact:
             values[position] = exact_norm(_strided(_there(tensors[position])), self._norm_type)
         waiting = tuple(
             (positions, _accelerator_norms([_there(t) for t in tensors.pick(pick)], self._norm_type))
             for positions, pick in self._elsewhere
         )
-        return Measured(values, self._present, waiting)
+        return Measured(values, self._present, self._full, waiting)
 
 
 class _DenseCpu:
-    """Dense real CPU tensors whose norms are accumulated in one dtype (float32 also for half precision)."""
+    """Dense real CPU tensors whose norms are accumulated in one dtype (float32 also for half precision).
+
+    `order`: the positions of these tensors, in the order in which they are measured.
+    """
 
     def __init__(
         self, tensors: Sequence[Tensor | None], positions: Sequence[int], dtype: torch.dtype, norm_type: float
@@ -275,12 +285,13 @@ class _DenseCpu:
         self._scales: list[Tensor | None] = [None] * len(self._pieces)
         self._unscale: Float64 | None = None
         self._starts = np.array(starts, dtype=np.intp) if large else None
-        self._order = np.array(order, dtype=np.intp)
+        self.order = np.array(order, dtype=np.intp)
         numel = np.array([_there(tensors[i]).numel() for i in order], dtype=np.float64)
         self._floor = np.sqrt(numel) * _SQUARE_FLOOR[dtype] if norm_type == 2.0 else np.zeros(len(order))
+        self._highest_floor = float(self._floor.max())
 
-    def measure(self, tensors: _Source, values: Float64) -> None:
-        """Write the norm of each of this group's tensors to its position in `values`."""
+    def measure(self, tensors: _Source) -> Float64:
+        """The norm of each of this group's tensors, in its order."""
         ordinal = self._norm_type
         with np.errstate(all="ignore"):
             for piece, scale in zip(self._pieces, self._scales, strict=True):
@@ -312,14 +323,23 @@ class _DenseCpu:
                 item.rows(tensor, item.out)
         found = self._combined()
         if self._norm_type == 0.0:
-            values[self._order] = found
-            return
-        suspect = (found <= self._floor) | (found == np.inf)
+            return found
+        suspects = self._suspects(found)
         if self._unscale is not None:
             found[: len(self._unscale)] *= self._unscale
-        if suspect.any():
-            self._again(tensors, found, np.flatnonzero(suspect))
-        values[self._order] = found
+        if suspects is not None:
+            self._again(tensors, found, suspects)
+        return found
+
+    def _suspects(self, found: Float64) -> npt.NDArray[np.intp] | None:
+        """Where a square may have over- or underflowed; None: nowhere."""
+        # Right after backward nothing is in cache, numpy's own code neither: a list costs a third of what three
+        # comparisons and a search do there. A NaN fails the test or hides nothing: no comparison with it is true.
+        numbers = found.tolist()
+        if min(numbers) > self._highest_floor and max(numbers) < math.inf:
+            return None
+        suspect = (found <= self._floor) | (found == np.inf)
+        return np.flatnonzero(suspect) if suspect.any() else None
 
     def _combined(self) -> Float64:
         """Rows to tensors, in float64."""
@@ -345,7 +365,7 @@ class _DenseCpu:
             suspects = self._again_stacked(tensors, found, suspects)
             if not len(suspects):
                 return
-        members = [_there(tensors[self._order[i]]) for i in suspects]
+        members = [_there(tensors[self.order[i]]) for i in suspects]
         peaks = torch.stack(torch._foreach_norm(members, math.inf, dtype=self._dtype)).numpy()
         for index, tensor, peak in zip(suspects, members, peaks, strict=True):
             if peak == 0.0 or not np.isfinite(peak):
@@ -359,7 +379,7 @@ class _DenseCpu:
         The scales are kept: gradients that have vanished stay so, and the next step then measures them in one pass.
         """
         begin = 0
-        unscale = np.ones(len(self._order) - len(self._single) - len(self._large))
+        unscale = np.ones(len(self.order) - len(self._single) - len(self._large))
         if self._unscale is not None:
             unscale[:] = self._unscale
         for number, piece in enumerate(self._pieces):

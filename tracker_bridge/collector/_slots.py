@@ -63,7 +63,7 @@ class SlotMeter:
                 measured = plan.meters[turn].measure(parameters, gradient_in_place)
             else:
                 measured = plan.meters[turn].measure(self.gradients(plan, parameters, turn))
-            if not measured.present.all() and plan.froze(parameters):
+            if not measured.complete and plan.froze(parameters):
                 return None, None
             return measured, None
         except Exception as error:
@@ -91,7 +91,8 @@ class SlotMeter:
     ) -> Measurement:
         """Add up over processes what each has measured (None: this one could not), and start it to the host."""
         powers = [] if plan.sharding is None else reduce_norms(plan.sharding, local, norm_type, self._pool)
-        measured = local or Measured(np.zeros(len(plan.slots)), np.zeros(len(plan.slots), dtype=np.bool_))
+        count = len(plan.slots)
+        measured = local or Measured(np.zeros(count), np.zeros(count, dtype=np.bool_), False)
         return Measurement(
             values=measured.values,
             present=measured.present,
