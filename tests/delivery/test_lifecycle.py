@@ -41,7 +41,7 @@ def nothing(_record: object) -> None: ...
         lambda: Lifecycle().nudge,
         lambda: functools.partial(Lifecycle().end, "finished"),
         lambda: functools.partial(Lifecycle().limit, 1.0),
-        lambda: PendingRecords(nothing).stop,
+        lambda: PendingRecords(nothing, nothing).stop,
     ],
     ids=["nudge", "end", "limit", "stop"],
 )

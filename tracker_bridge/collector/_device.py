@@ -1,11 +1,12 @@
-"""Values on their way from a device to the host, without waiting for them.
+"""Values on their way to the host, from a device or from other processes, without waiting for them.
 
-The only file that knows pinned memory, streams and events. On the CPU everything is there at once.
+The only file that knows pinned memory, streams and events. What is on the CPU and of this process is there at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,18 @@ from torch import Tensor
 Float64 = npt.NDArray[np.float64]
 
 
+class Arrival(Protocol):
+    """When something has reached the host, as a `torch.Event` says it."""
+
+    def query(self) -> bool:
+        """Whether it has. Never waits."""
+
+    def synchronize(self) -> object:
+        """Wait until it has. Raises what went wrong on the way."""
+
+
 class HostCopy:
-    """Numbers of some tensors, copied to the host in the background. `copy_to_host` makes one.
+    """Numbers of some tensors, copied to the host in the background. `copy_to_host` and `sum_on_its_way` make them.
 
     The tensors may be freed or changed right after: what is copied is what they held on their stream.
     """
@@ -27,7 +38,7 @@ class HostCopy:
         self,
         values: Float64 | None,
         host: Tensor | None = None,
-        event: torch.Event | None = None,
+        event: Arrival | None = None,
         pool: PinnedPool | None = None,
     ) -> None:
         self._values = values
@@ -40,7 +51,10 @@ class HostCopy:
         return self._values is not None or (self._event is not None and bool(self._event.query()))
 
     def values(self) -> Float64:
-        """All numbers in order, float64 [n]; waits for the device if they are not there yet."""
+        """All numbers in order, float64 [n]; waits if they are not there yet.
+
+        Raises what torch raises if the device, or another process of a sum, has failed.
+        """
         if self._values is None:
             assert self._event is not None
             assert self._host is not None
@@ -73,6 +87,34 @@ def copy_to_host(tensors: Sequence[Tensor], pool: PinnedPool | None = None) -> H
     event = torch.Event(device)
     event.record(torch.accelerator.current_stream(device))
     return HostCopy(None, host, event, pool)
+
+
+class _Collective:
+    """The end of a collective that was started on tensors of the CPU."""
+
+    def __init__(self, work: Any) -> None:
+        self._work = work
+
+    def query(self) -> bool:
+        return bool(self._work.is_completed())
+
+    def synchronize(self) -> None:
+        self._work.wait()
+
+
+def sum_on_its_way(vector: Tensor, operation: Any, group: Any, pool: PinnedPool | None = None) -> HostCopy:
+    """Add up a float64 vector [n] over the processes of `group` (None: this one alone) and start it to the host.
+
+    All of them must call this in the same order. On the CPU the sum goes on by itself in threads of torch: processes
+    that have less to do are not held up by the slowest.
+    """
+    if group is None:
+        return copy_to_host([vector], pool)
+    if vector.device.type != "cpu":
+        torch.distributed.all_reduce(vector, op=operation, group=group)
+        return copy_to_host([vector], pool)
+    work = torch.distributed.all_reduce(vector, op=operation, group=group, async_op=True)
+    return HostCopy(None, vector, _Collective(work))
 
 
 def capturing(device: torch.device) -> bool:

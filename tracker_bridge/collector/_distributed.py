@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from tracker_bridge.collector._device import PinnedPool
+from tracker_bridge.collector._device import HostCopy, PinnedPool, sum_on_its_way
 from tracker_bridge.collector._histograms import counts_of, peak_of, real_elements
 from tracker_bridge.collector._measure import Measured
 
@@ -89,20 +89,20 @@ def local_gradient(sharding: Sharding, position: int, gradient: Tensor | None) -
 
 def reduce_norms(
     sharding: Sharding, measured: Measured | None, norm_type: float, pool: PinnedPool
-) -> list[tuple[npt.NDArray[np.intp], Tensor]]:
-    """The sums over processes, one collective per mesh: positions [k], and a float64 vector on the mesh's device.
+) -> list[tuple[npt.NDArray[np.intp], HostCopy]]:
+    """The sums over processes, one collective per mesh: positions [k], and a float64 vector on its way to the host.
 
     The vector holds k sums of `norm ** norm_type` (for the infinity norm k maxima and k counts of NaN), k counts of
     processes with a gradient, and one of processes that failed (`measured` is None).
     """
-    results = []
-    for shared in sharding.shared:
-        vector = _contribution(shared, measured, norm_type, pool)
-        if shared.group is not None:
-            operation = torch.distributed.ReduceOp.MAX if norm_type == math.inf else torch.distributed.ReduceOp.SUM
-            torch.distributed.all_reduce(vector, op=operation, group=shared.group)
-        results.append((shared.positions, vector))
-    return results
+    operation = torch.distributed.ReduceOp.MAX if norm_type == math.inf else torch.distributed.ReduceOp.SUM
+    return [
+        (
+            shared.positions,
+            sum_on_its_way(_contribution(shared, measured, norm_type, pool), operation, shared.group, pool),
+        )
+        for shared in sharding.shared
+    ]
 
 
 def reduce_histograms(sharding: Sharding, gradients: Sequence[Tensor | None] | None, bins: int) -> dict[int, Tensor]:

@@ -98,7 +98,7 @@ class SlotMeter:
             present=measured.present,
             norm_type=norm_type,
             waiting=tuple((at, copy_to_host([vector], self._pool)) for at, vector in measured.waiting),
-            powers=tuple((at, copy_to_host([vector], self._pool)) for at, vector in powers),
+            powers=tuple(powers),
             scales=scales,
             clip=clip,
             post_clip=post_clip,

@@ -1,14 +1,15 @@
-"""Records whose values are still on an accelerator: kept in order, appended when their copies have arrived.
+"""Records whose values are still on an accelerator, or in a sum over processes: kept in order, appended on arrival.
 
-Nothing here waits for a device except `complete(wait=True)`, which `flush` and `close` use. A script that hangs must
-still show its last completed step, so while something is pending a daemon thread looks for arrivals; a script whose
-values are on the CPU never starts it.
+Nothing here waits except `complete_within`, which `flush` and `close` use. A script that hangs must still show its last
+completed step, so while something is pending a daemon thread looks for arrivals; a script whose values are on the CPU
+of one process never starts it. A device or process that fails costs the records that waited for it, never an exception.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -17,6 +18,8 @@ from tracker_bridge.records import AnyRecord, Metrics, Step
 
 _LOOK = 0.5
 # Seconds between two looks of the thread.
+_PAUSE = 0.001
+# Seconds between two looks of who waits.
 _MOST = 4096
 # Beyond so many the oldest is waited for: the device is that far behind, and memory is bounded.
 
@@ -32,10 +35,14 @@ class PendingRecord(Protocol):
 
 
 class PendingRecords:
-    """A queue of records in the making; `append` gets each when it is complete, in the order in which they came."""
+    """A queue of records in the making; `append` gets each when it is complete, in the order in which they came.
 
-    def __init__(self, append: Callable[[AnyRecord], None]) -> None:
+    `lost` is told why a record cannot be made.
+    """
+
+    def __init__(self, append: Callable[[AnyRecord], None], lost: Callable[[Exception], None]) -> None:
         self._append = append
+        self._lost = lost
         self._waiting: deque[PendingRecord] = deque()
         # Reentrant, because a signal handler may log while its thread is in here.
         self._lock = threading.RLock()
@@ -48,7 +55,9 @@ class PendingRecords:
         """Take a record in the making, after those that are waiting."""
         with self._lock:
             self._waiting.append(pending)
-        self.complete(wait=len(self._waiting) > _MOST)
+            if len(self._waiting) > _MOST:
+                self._take()
+        self.complete()
         if self._waiting and self._looker is None:
             self._looker = threading.Thread(target=self._look, name="tracker_bridge-pending", daemon=True)
             self._looker.start()
@@ -61,16 +70,51 @@ class PendingRecords:
         for group in by_device.values():
             self.add(_Scalars(time_ns, step, group))
 
-    def complete(self, *, wait: bool) -> None:
-        """Append what has arrived; `wait`: all of it."""
+    def complete(self) -> bool:
+        """Append what has arrived; whether that was all."""
         with self._lock:
-            while self._waiting and (wait or self._waiting[0].is_ready()):
-                self._append(self._waiting.popleft().record())
+            while self._waiting and self._has_arrived(self._waiting[0]):
+                self._take()
+            return not self._waiting
+
+    def complete_within(self, seconds: float | None) -> bool:
+        """Wait at most `seconds` (None: as long as it takes) for all to arrive; whether it has."""
+        until = None if seconds is None else time.monotonic() + seconds
+        while not self.complete():
+            if until is not None and time.monotonic() >= until:
+                return False
+            time.sleep(_PAUSE)
+        return True
+
+    def give_up(self) -> None:
+        """Lose what has not arrived."""
+        with self._lock:
+            while self._waiting:
+                self._waiting.popleft()
+                self._lost(
+                    TimeoutError("it was still on a device, or in a sum over processes, when the run was closed")
+                )
+
+    def _has_arrived(self, pending: PendingRecord) -> bool:
+        try:
+            return pending.is_ready()
+        except Exception:  # a device that has failed; `record` says how
+            return True
+
+    def _take(self) -> None:
+        """Append the oldest; waits for it if it has not arrived."""
+        pending = self._waiting.popleft()
+        try:
+            record = pending.record()
+        except Exception as error:
+            self._lost(error)
+        else:
+            self._append(record)
 
     def _look(self) -> None:
         while not self._stopped.acquire(timeout=_LOOK):
             if self._waiting:
-                self.complete(wait=False)
+                self.complete()
 
     def stop(self) -> None:
         """End the looking thread."""

@@ -89,7 +89,7 @@ class Run:
         self._last_step = last_step
         # Reentrant, because a signal handler may log while its thread takes a step.
         self._lock = threading.RLock()
-        self._pending = PendingRecords(self._append)
+        self._pending = PendingRecords(self._append, self._lost)
         self._collectors: list[GradientNormCollector] = []
         self._kinds: set[str] = set()
         self._tables = Tables(first_table)
@@ -275,11 +275,14 @@ class Run:
         """Wait until all that was logged so far has reached every backend; False if `timeout` (seconds) is over."""
         if self._paths is None or self._journal is None or self._closed:
             return True
-        self._pending.complete(wait=True)
+        until = None if timeout is None else time.monotonic() + timeout
+        if not self._pending.complete_within(timeout):
+            return False
         paths, target = self._paths, self._journal.sequence
         self._channel.nudge()
         return wait_until(
-            lambda: all(load_state(paths, name).position.sequence >= target for name in self._backends), timeout
+            lambda: all(load_state(paths, name).position.sequence >= target for name in self._backends),
+            None if until is None else until - time.monotonic(),
         )
 
     def close(self, status: str = "finished", timeout: float | None = None) -> Delivery:
@@ -315,14 +318,15 @@ class Run:
         if not first:
             return self._delivery or self._report(), False
         interrupted = False
+        until = time.monotonic() + seconds
         try:
-            self._write_end(status, wait=True)
-            self._channel.finish(seconds)
+            self._write_end(status, seconds)
+            self._channel.finish(max(0.0, until - time.monotonic()))
         except KeyboardInterrupt:
             interrupted = True
         if interrupted:
             with contextlib.suppress(KeyboardInterrupt):
-                self._write_end(status, wait=False)
+                self._write_end(status, 0.0)
                 self._channel.cut_short()
         delivery = self._delivery = self._report()
         interrupted_callback = False
@@ -344,14 +348,18 @@ class Run:
         _exit.unregister(self)
         return delivery, interrupted or interrupted_callback
 
-    def _write_end(self, status: str, *, wait: bool) -> None:
-        """Put the end of the run on disk. Called again, without waiting for a device, if Ctrl-C came in between."""
+    def _write_end(self, status: str, seconds: float) -> None:
+        """Put the end of the run on disk, after at most `seconds` for what is on its way from a device.
+
+        Called again if Ctrl-C came in between.
+        """
         for collector in self._collectors:
             with contextlib.suppress(Exception):
                 collector.detach()
         self._collectors.clear()  # they hold the model, and scripts that train one after another need its memory
-        self._pending.complete(wait=wait)
+        self._pending.complete_within(seconds)
         self._pending.stop()
+        self._pending.give_up()
         if not self._closed:
             self._append(RunFinished(time.time_ns(), status))
             self._closed = True
@@ -400,6 +408,10 @@ class Run:
                 return
         except Exception as second:
             error = second
+        self._lost(error)
+
+    def _lost(self, error: Exception) -> None:
+        """Count a record that cannot be written."""
         self._say_once(f"a record could not be written: {type(error).__name__}: {error}")
         with self._lock:
             # `encode` raises these two on what a record may not hold; anything else is a fault of the journal's own.
@@ -417,7 +429,7 @@ class Run:
         # Both ends, because the clock may be set back.
         self._looked = now
         self._next_look = now + _LOOK_NS
-        self._pending.complete(wait=False)
+        self._pending.complete()
         try:
             self._channel.look()
             self._show_notices()
