@@ -216,8 +216,8 @@ CASES = {
     "warm_up": Case(
         letters,
         200,
-        Recipe("post-norm transformer, Adam at 0.02", lambda: Transformer(6, post=True), 0.02),
-        Recipe("the same, with warm-up and cosine", lambda: Transformer(6, post=True), 0.02, schedule=warm_up_cosine),
+        Recipe("post-norm transformer, Adam at 0.016", lambda: Transformer(8, post=True), 0.016),
+        Recipe("the same, with warm-up and cosine", lambda: Transformer(8, post=True), 0.016, schedule=warm_up_cosine),
     ),
 }
 
