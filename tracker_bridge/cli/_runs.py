@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,7 +13,7 @@ import msgspec
 from tracker_bridge.config import locate_queue
 from tracker_bridge.delivery import pending_records
 from tracker_bridge.errors import UsageError
-from tracker_bridge.journal import Gap, JournalError, scan
+from tracker_bridge.journal import Gap, JournalError, salvage, scan
 from tracker_bridge.rundir import (
     BackendState,
     FileLock,
@@ -113,6 +114,9 @@ def summarise(paths: RunPaths) -> RunSummary:
     running = manifest.status == "running"
     live = running and manifest.owner is not None and manifest.owner.is_alive()
     delivering = is_locked(paths.delivery_lock)
+    if not live:
+        with contextlib.suppress(OSError):
+            salvage(paths.journal)
     return RunSummary(
         id=manifest.run_id,
         dir=str(paths.root),
