@@ -339,3 +339,54 @@ def test_lora_adapters_next_to_frozen_weights() -> None:
     assert list(found.layers) == ["base_model.model.0.lora_A.default.weight"]
     assert len(collect(GradientNormCollector(model)).layers) == 4
     assert found.table.block_prefixes == ("base_model.model.0", "base_model.model.1")
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
+def test_a_peft_model_whose_adapter_is_changed_after_watch() -> None:
+    """PEFT itself on a BERT: the adapter in use is measured, a part of it chosen, and another one when that is set."""
+    from peft import LoraConfig, TaskType, get_peft_model
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(0)
+    bert = BertForSequenceClassification(
+        BertConfig(
+            vocab_size=50,
+            hidden_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=32,
+            max_position_embeddings=16,
+        )
+    )
+    lora = LoraConfig(task_type=TaskType.SEQ_CLS, r=2, target_modules=["query", "value"])
+    model = get_peft_model(bert, lora)
+    optimizer = torch.optim.AdamW(model.parameters())
+    seen: dict[str, list[GradientNorms]] = {"all": [], "attention": []}
+    everything = GradientNormCollector(model, sink=seen["all"].append)
+    attention = GradientNormCollector(model, parts="attention", sink=seen["attention"].append)
+    for collector in (everything, attention):
+        collector.attach(optimizer)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(input_ids=torch.randint(0, 50, (2, 8)), labels=torch.tensor([0, 1])).loss.backward()
+        true = {n: float(p.grad.double().norm()) for n, p in model.named_parameters() if p.grad is not None}
+        optimizer.step()
+        assert seen["all"][-1].layers == pytest.approx(true, rel=1e-6)
+        assert list(seen["attention"][-1].layers) == [name for name in true if ".attention." in name]
+
+    step()
+    assert len(seen["all"][-1].layers) == 2 * 2 * 2 + 2
+    assert all("default" in name for name in seen["all"][-1].layers)
+    model.add_adapter("second", LoraConfig(task_type=TaskType.SEQ_CLS, r=2, target_modules=["query"]))
+    model.set_adapter("second")
+    optimizer.add_param_group({"params": [p for name, p in model.named_parameters() if "second" in name]})
+    step()
+    assert len(seen["attention"][-1].layers) == 2 * 2
+    assert all("second" in name for name in seen["all"][-1].layers)
+    model.set_adapter("default")
+    step()
+    step()
+    assert len(seen["all"][-1].layers) == 2 * 2 * 2 + 2
+    assert not everything.faults
+    assert not attention.faults
