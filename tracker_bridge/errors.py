@@ -6,7 +6,10 @@ here is raised for misuse only: a wrong configuration, a wrong call, an adapter 
 
 from __future__ import annotations
 
-__all__ = ["AdapterLoadError", "BridgeError", "ConfigError", "UsageError"]
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = ["AdapterLoadError", "BridgeError", "ConfigError", "UsageError", "did_you_mean"]
 
 
 class BridgeError(Exception):
@@ -36,3 +39,12 @@ class ConfigError(BridgeError, ValueError):
         self.problem = problem
         self.origin = origin
         self.key = key
+
+
+def did_you_mean(word: str, known: Iterable[str], *, at_least: float = 0.6) -> str:
+    """What an error about an unknown word ends with, naming the nearest known one; "" if none is near.
+
+    `at_least`: how near, from 0 to 1 (`difflib.get_close_matches`).
+    """
+    near = get_close_matches(word, list(known), n=1, cutoff=at_least)
+    return f"; did you mean {near[0]!r}?" if near else ""

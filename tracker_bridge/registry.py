@@ -10,7 +10,6 @@ import functools
 import importlib.metadata
 import importlib.util
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib.metadata import EntryPoint
 from types import MappingProxyType
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import msgspec
 
 from tracker_bridge.adapter import Adapter, Requirement
-from tracker_bridge.errors import AdapterLoadError
+from tracker_bridge.errors import AdapterLoadError, did_you_mean
 
 __all__ = [
     "ENTRY_POINT_GROUP",
@@ -75,8 +74,7 @@ def adapter_class(kind: str) -> type[Adapter[Any]]:
 
 def unknown_kind(kind: str) -> str:
     """The sentence for a kind that no adapter has: the nearest one, and all that there are."""
-    near = get_close_matches(kind.casefold(), known_kinds(), n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else "."
+    hint = did_you_mean(kind.casefold(), known_kinds()) or "."
     return f"unknown adapter {kind!r}{hint} Installed adapters: {', '.join(known_kinds())}"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal, Union
 
@@ -12,7 +11,7 @@ import msgspec
 
 from tracker_bridge.config import locate_queue
 from tracker_bridge.delivery import pending_records
-from tracker_bridge.errors import UsageError
+from tracker_bridge.errors import UsageError, did_you_mean
 from tracker_bridge.journal import Gap, JournalError, salvage, scan
 from tracker_bridge.rundir import (
     BackendState,
@@ -96,8 +95,7 @@ def find_run(name: str, folder: Path) -> RunPaths:
     if name in by_id:
         return by_id[name]
     known = sorted({*by_id, *(paths.root.name for paths in by_id.values())})
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(name, known, at_least=0.5)
     raise UsageError(f"there is no run {name!r}, neither at this path nor in {folder}{hint}")
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from tracker_bridge.collector._names import NamedParameter, core
 from tracker_bridge.collector._parts import PARTS, Parts
+from tracker_bridge.errors import did_you_mean
 
 Pattern = Union[str, type[nn.Module], Callable[[str, nn.Parameter], bool]]
 """A glob, a `re:` regex, a module class, or a callable `(clean name, parameter) -> bool`."""
@@ -59,9 +60,9 @@ def selection(
     wanted = (parts,) if isinstance(parts, str) else tuple(parts)
     for part in wanted:
         if part not in PARTS:
-            near = difflib.get_close_matches(str(part), PARTS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"parts: unknown part {part!r}{hint} (known: {', '.join(PARTS)})")
+            raise ValueError(
+                f"parts: unknown part {part!r}{did_you_mean(str(part), PARTS)} (known: {', '.join(PARTS)})"
+            )
     return Selection(_matchers(include, "include"), _matchers(exclude, "exclude"), wanted)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol, cast
 
+from tracker_bridge.errors import did_you_mean
 from tracker_bridge.importers._model import ForeignRun, Reading
 from tracker_bridge.records import Record
 
@@ -48,7 +48,5 @@ def reader(kind: str) -> Callable[[ForeignRun, Reading], Iterator[Record]]:
 def _importer(kind: str) -> _Importer:
     module = _MODULES.get(kind)
     if module is None:
-        close = difflib.get_close_matches(kind, KINDS, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise ValueError(f"unknown kind {kind!r}{hint} (known: {', '.join(KINDS)})")
+        raise ValueError(f"unknown kind {kind!r}{did_you_mean(kind, KINDS)} (known: {', '.join(KINDS)})")
     return cast("_Importer", importlib.import_module(f"{__package__}.{module}"))

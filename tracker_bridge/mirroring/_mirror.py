@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 from types import TracebackType
 from typing import Any, Protocol
 
-from tracker_bridge.errors import UsageError
+from tracker_bridge.errors import UsageError, did_you_mean
 from tracker_bridge.mirroring._session import Destination
 from tracker_bridge.mirroring._tap import Copier, Tap, Target
 from tracker_bridge.run import Run
@@ -67,8 +66,7 @@ def mirror(tracker: str, run: Run | None = None) -> Mirror:
         UsageError: The tracker is unknown, not installed, mirrored already, or stood in for by `tracker-bridge run`.
     """
     if tracker not in TRACKERS:
-        near = get_close_matches(str(tracker), TRACKERS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "."
+        hint = did_you_mean(str(tracker), TRACKERS) or "."
         raise UsageError(f"mirror: unknown tracker {tracker!r}{hint} It is one of {', '.join(TRACKERS)}")
     if tracker in _mirrors:
         raise UsageError(f"mirror: {tracker} is mirrored already; call tracker_bridge.unmirror({tracker!r}) first")
