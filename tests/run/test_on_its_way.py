@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 import tracker_bridge as bridge
 from tests import scripts
@@ -105,6 +106,41 @@ class Broken:
 
     def record(self) -> AnyRecord:
         raise RuntimeError("CUDA error: device-side assert triggered")
+
+
+class Late:
+    """A record that is on its way until it is told to have arrived."""
+
+    arrived = False
+
+    def is_ready(self) -> bool:
+        return self.arrived
+
+    def record(self) -> AnyRecord:
+        return Metrics(0, 0, {"late": 1.0})
+
+
+def test_norms_that_are_ready_wait_for_what_was_logged_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order, also where the next step's sum is there at once (naive: step 1 is recorded before step 0)."""
+    monkeypatch.chdir(tmp_path)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with bridge.init(backends="none", run_id="r") as run:
+        run.watch(model, optimizer)
+        late = Late()
+        run._pending.add(late)
+        for _ in range(2):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        assert records(tmp_path, NormVector) == []
+        late.arrived = True
+    found = [
+        item.record for item in scan(tmp_path / "tracker_bridge_runs" / "r" / "journal") if isinstance(item, Entry)
+    ]
+    kept = [type(record) for record in found if isinstance(record, (Metrics, NormVector))]
+    assert kept == [Metrics, NormVector, NormVector]
 
 
 def test_a_device_that_fails_costs_its_records_and_no_exception(

@@ -70,6 +70,14 @@ class PendingRecords:
         for group in by_device.values():
             self.add(_Scalars(time_ns, step, group))
 
+    @property
+    def waits(self) -> bool:
+        """Whether something is on its way, which what comes now is to wait for."""
+        if self._looker is None:  # nothing ever was
+            return False
+        with self._lock:  # also while the last of it is appended
+            return bool(self._waiting)
+
     def complete(self) -> bool:
         """Append what has arrived; whether that was all."""
         with self._lock:

@@ -75,7 +75,7 @@ class NormSink:
         number, new = self._tables.number(table, kind)
         if new is not None:
             self._append(msgspec.structs.replace(new, time_ns=norms.time_ns, group_by=self._group_by))
-        if norms.is_ready():
+        if norms.is_ready() and not self._pending.waits:
             self._append(norms.to_record(number))
         else:
             self._pending.add(_PendingNorms(norms, number))
