@@ -176,12 +176,16 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _Large:
-    """One tensor that is measured in rows: how (None: it is a view of whole rows), and where their norms go."""
+    """One tensor that is measured in rows: how (None: it is a view of whole rows), and where their norms go.
+
+    `squares` [rows, 1, 1]: where sums of squares go instead; see `_Piece`.
+    """
 
     position: int
     shape: torch.Size
     rows: Callable[[Tensor, Tensor], None] | None
     out: Tensor
+    squares: npt.NDArray[np.floating] | None
 
 
 class _Layout:
@@ -262,10 +266,14 @@ class _DenseCpu:
                 shapes.setdefault((tensor.shape, tensor.dtype), []).append(position)
         for key in [key for key, members in shapes.items() if len(members) < 3]:
             single.extend(shapes.pop(key))
-        cuts = [_rows(_there(tensors[position]), norm_type, dtype) for position in large]
+        cuts = {position: _rows(_there(tensors[position]), norm_type, dtype) for position in large}
+        # torch shares out a norm among its threads, which makes up for more than a dot product saves.
+        dots = norm_type == 2.0 and torch.get_num_threads() == 1
+        large.sort(key=lambda position: not (dots and cuts[position][1] is None))
         stacked = sum(len(members) for members in shapes.values())
         self._stacked = stacked
-        self._scratch = torch.empty(stacked + len(single) + sum(count for count, _ in cuts), dtype=dtype, device="cpu")
+        rows = sum(count for count, _ in cuts.values())
+        self._scratch = torch.empty(stacked + len(single) + rows, dtype=dtype, device="cpu")
         self._values = self._scratch.numpy()
         order: list[int] = []
         self._pieces = [p for (shape, kind), at in shapes.items() for p in self._pieces_of(shape, kind, at, order)]
@@ -276,11 +284,18 @@ class _DenseCpu:
         at = len(order)
         starts = list(range(at))
         self._large: list[_Large] = []
-        for position, (count, cut) in zip(large, cuts, strict=True):
-            self._large.append(_Large(position, _there(tensors[position]).shape, cut, self._scratch[at : at + count]))
+        self._dotted = slice(at, at)
+        for position in large:
+            count, cut = cuts[position]
+            out = self._scratch[at : at + count]
             starts.append(at)
             order.append(position)
             at += count
+            squares = None
+            if dots and cut is None:
+                squares = out.numpy()[:, None, None]
+                self._dotted = slice(self._dotted.start, at)
+            self._large.append(_Large(position, _there(tensors[position]).shape, cut, out, squares))
         # Powers of two that rows of a piece are multiplied by before they are measured, and what undoes them.
         self._scales: list[Tensor | None] = [None] * len(self._pieces)
         self._unscale: Float64 | None = None
@@ -308,19 +323,12 @@ class _DenseCpu:
                 else:
                     left, right, sums = piece.squares
                     np.matmul(left, right, out=sums)
+            for item in self._large:
+                self._measure_large(item, _there(tensors[item.position]))
         if self._single:
             members = list(tensors.pick(self._pick_single))
             norms = torch._foreach_norm(members, ordinal, dtype=self._dtype)  # type: ignore[arg-type]
             torch.stack(norms, out=self._single_out)
-        norm = torch.linalg.vector_norm
-        for item in self._large:
-            tensor = _there(tensors[item.position])
-            if tensor.shape != item.shape:
-                raise _LayoutChanged
-            if item.rows is None:
-                norm(tensor.view(-1, _ROW), ordinal, 1, out=item.out)
-            else:
-                item.rows(tensor, item.out)
         found = self._combined()
         if self._norm_type == 0.0:
             return found
@@ -330,6 +338,19 @@ class _DenseCpu:
         if suspects is not None:
             self._again(tensors, found, suspects)
         return found
+
+    def _measure_large(self, item: _Large, tensor: Tensor) -> None:
+        if tensor.shape != item.shape:
+            raise _LayoutChanged
+        if item.squares is not None:
+            if tensor.dtype != self._dtype:
+                raise _LayoutChanged
+            rows = tensor.detach().view(-1, _ROW).numpy()
+            np.matmul(rows[:, None, :], rows[:, :, None], out=item.squares)
+        elif item.rows is None:
+            torch.linalg.vector_norm(tensor.view(-1, _ROW), self._norm_type, 1, out=item.out)
+        else:
+            item.rows(tensor, item.out)
 
     def _suspects(self, found: Float64) -> npt.NDArray[np.intp] | None:
         """Where a square may have over- or underflowed; None: nowhere."""
@@ -344,14 +365,16 @@ class _DenseCpu:
     def _combined(self) -> Float64:
         """Rows to tensors, in float64."""
         wide = self._values.astype(np.float64)
-        if self._norm_type == 2.0 and self._pieces:
-            squares = wide[: self._stacked]
-            np.sqrt(squares, out=squares)
         if self._starts is None:
+            if self._norm_type == 2.0 and self._pieces:
+                squares = wide[: self._stacked]
+                np.sqrt(squares, out=squares)
             return wide
         with np.errstate(all="ignore"):
             if self._norm_type == 2.0:
-                return np.sqrt(np.add.reduceat(np.square(wide), self._starts))
+                for norms in (wide[self._stacked : self._dotted.start], wide[self._dotted.stop :]):
+                    np.square(norms, out=norms)
+                return np.sqrt(np.add.reduceat(wide, self._starts))
             if self._norm_type in (0.0, 1.0):
                 return np.add.reduceat(wide, self._starts)
             return np.maximum.reduceat(wide, self._starts)
@@ -438,7 +461,7 @@ def _rows(tensor: Tensor, norm_type: float, dtype: torch.dtype) -> tuple[int, Ca
     None instead of a function for what most tensors are: contiguous, of the dtype of `out`, and whole rows long.
     """
     numel = tensor.numel()
-    if tensor.is_contiguous() and numel % _ROW == 0 and tensor.dtype == dtype:
+    if tensor.is_contiguous() and numel % _ROW == 0 and tensor.dtype == dtype and not tensor.is_neg():
         return numel // _ROW, None
 
     order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
