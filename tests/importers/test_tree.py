@@ -210,6 +210,24 @@ def test_ctrl_c_ends_all_importing_processes_quietly(tmp_path: Path) -> None:
         assert len(read(path).metrics()["loss"][0]) == 30_000
 
 
+@pytest.mark.parametrize("at", ["acquire", "mkdir", "is_current"])
+def test_ctrl_c_while_a_place_is_made_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    """Right after any step of it (naive: the lock's file stays, and the hidden folder with it)."""
+    owner = Path if at == "mkdir" else FileLock
+    real = getattr(owner, at)
+
+    def interrupted(this: Path | FileLock, *arguments: Any, **options: Any) -> None:
+        real(this, *arguments, **options)
+        if at != "mkdir" or str(os.getpid()) in str(this):
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, at, interrupted)
+        with pytest.raises(KeyboardInterrupt), _staging.Staging(tmp_path / "queue") as staging:
+            staging.open()
+    assert not (tmp_path / "queue" / ".importing").exists()
+
+
 def test_a_place_that_was_swept_before_it_was_locked_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

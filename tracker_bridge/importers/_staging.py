@@ -65,22 +65,28 @@ class Staging:
             folder = self._parent / f"{os.getpid()}-{secrets.token_hex(4)}"
             lock = FileLock(_lock_of(folder))
             try:
-                self._parent.mkdir(parents=True, exist_ok=True)
-                lock.acquire(timeout=0)
-                folder.mkdir()
-            except (LockBusyError, FileNotFoundError):
-                pass  # another import took it for a dead one's before it was locked, or removed the parent
-            except FileExistsError:
-                if os.path.lexists(self._parent) and not self._parent.is_dir():
-                    raise
-            except BaseException:
-                lock.release()
+                if self._take(folder, lock):
+                    self._folder, self._lock = folder, lock
+                    return
+            except BaseException:  # Ctrl-C too
+                _remove(folder, lock)
+                self._leave()
                 raise
-            if lock.is_current() and folder.is_dir():
-                self._folder, self._lock = folder, lock
-                return
             lock.release()
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _take(self, folder: Path, lock: FileLock) -> bool:
+        """Make a folder and hold its lock; False if another import has come in between."""
+        try:
+            self._parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire(timeout=0)
+            folder.mkdir()
+        except (LockBusyError, FileNotFoundError):
+            pass  # another import took it for a dead one's before it was locked, or removed the parent
+        except FileExistsError:
+            if os.path.lexists(self._parent) and not self._parent.is_dir():
+                raise
+        return lock.is_current() and folder.is_dir()
 
     def _sweep(self) -> None:
         """Remove what imports left that were killed."""
