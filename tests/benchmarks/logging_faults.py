@@ -7,7 +7,6 @@ processes of their own, at a low priority, as if they were elsewhere. Everything
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import signal
@@ -99,8 +98,7 @@ def faults(mlflow: str) -> Mapping[str, Callable[[], AbstractContextManager[Faul
         "the disk is full": _full_disk,
         "the directory is removed": lambda: _plain({"backends": _TENSORBOARD}, _remove),
         "the directory cannot be written": lambda: _plain({"backends": _TENSORBOARD, "queue": {"dir": "/proc/runs"}}),
-        "no mmap and no fallocate": lambda: _no_mmap(everywhere=False),
-        "nothing can be mapped": lambda: _no_mmap(everywhere=True),
+        "no mmap and no fallocate": _no_mmap,
         "the clock jumps each second": _clock,
         "a fork each second, which logs": lambda: _plain({"backends": _TENSORBOARD}, _fork),
         "another run in the directory": _second_run,
@@ -178,24 +176,11 @@ def _full_disk() -> Iterator[Fault]:
             subprocess.run(["umount", "-l", folder], check=True)
 
 
-class _Maps:
-    """Maps no segment of a journal, as some network file systems."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-
-    def mmap(self, fd: int, size: int) -> Any:
-        if os.readlink(f"/proc/self/fd/{fd}").endswith(".seg"):
-            raise OSError(errno.ENODEV, "this file system maps no files")
-        return self._module.mmap(fd, size)
-
-
 @contextlib.contextmanager
-def _no_mmap(*, everywhere: bool) -> Iterator[Fault]:
-    """A file system without them; `everywhere`: nor has any other."""
+def _no_mmap() -> Iterator[Fault]:
     module: Any = _segment
     kept, allocate = module.mmap, os.posix_fallocate
-    module.mmap = None if everywhere else _Maps(kept)
+    module.mmap = None
     del os.posix_fallocate
     try:
         yield Fault({"backends": _TENSORBOARD})

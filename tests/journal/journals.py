@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import os
 from pathlib import Path
-from typing import Any
 
 from tracker_bridge.journal import Entry, Gap, JournalReader, JournalWriter, Position
 from tracker_bridge.records import AnyRecord, Metrics
@@ -70,15 +67,3 @@ def disk_use(folder: Path) -> int:
         with contextlib.suppress(FileNotFoundError):
             used += file.stat().st_blocks * 512
     return used
-
-
-class MapsNoSegments:
-    """`mmap` on a file system that maps no files, where the journal is; shared memory is as it always was."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-
-    def mmap(self, fd: int, size: int) -> Any:
-        if os.readlink(f"/proc/self/fd/{fd}").endswith(".seg"):
-            raise OSError(errno.ENODEV, "No such device")
-        return self._module.mmap(fd, size)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.journal.journals import RUN, MapsNoSegments, disk_use, everything, gaps, numbers, point, records, steps
+from tests.journal.journals import RUN, disk_use, everything, gaps, numbers, point, records, steps
 from tracker_bridge.journal import JournalWriter, _segment
 from tracker_bridge.records import AnyRecord, Dropped
 
@@ -44,7 +44,7 @@ def test_a_file_size_limit_is_counted_and_kept_alive(tmp_path: Path) -> None:
     script = f"""
     import json, resource, sys, time
     from pathlib import Path
-    from tests.journal.journals import MapsNoSegments, RUN, point
+    from tests.journal.journals import RUN, point
     from tracker_bridge.journal import JournalWriter
     writer = JournalWriter.create(Path({str(tmp_path / "j")!r}), RUN)
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -181,7 +181,7 @@ def test_a_read_only_file_system_is_counted(small_disk: Path) -> None:
     assert steps(everything(small_disk / "j"))[-1] == 999
 
 
-@pytest.mark.parametrize("hidden", ["fallocate", "mmap", "both", "mmap fails", "mmap fails here", "populate"])
+@pytest.mark.parametrize("hidden", ["fallocate", "mmap", "both", "mmap fails", "populate"])
 def test_the_journal_works_where_the_system_lacks_a_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hidden: str
 ) -> None:
@@ -197,8 +197,6 @@ def test_the_journal_works_where_the_system_lacks_a_call(
                 raise OSError(errno.ENODEV, "No such device")
 
         monkeypatch.setattr(_segment, "mmap", _Mmap())
-    if hidden == "mmap fails here":
-        monkeypatch.setattr(_segment, "mmap", MapsNoSegments(_segment.mmap))
     if hidden == "populate":
         monkeypatch.delattr(os, "readv")
         monkeypatch.setattr(_segment, "_MADV_POPULATE_WRITE", 9999)

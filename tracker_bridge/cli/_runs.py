@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Union
@@ -12,7 +11,7 @@ import msgspec
 from tracker_bridge.config import locate_queue
 from tracker_bridge.delivery import pending_records
 from tracker_bridge.errors import UsageError, did_you_mean
-from tracker_bridge.journal import Gap, JournalError, salvage, scan
+from tracker_bridge.journal import Gap, JournalError, scan
 from tracker_bridge.rundir import (
     BackendState,
     FileLock,
@@ -112,9 +111,6 @@ def summarise(paths: RunPaths) -> RunSummary:
     running = manifest.status == "running"
     live = running and manifest.owner is not None and manifest.owner.is_alive()
     delivering = is_locked(paths.delivery_lock)
-    if not live:
-        with contextlib.suppress(OSError):
-            salvage(paths.journal)
     return RunSummary(
         id=manifest.run_id,
         dir=str(paths.root),

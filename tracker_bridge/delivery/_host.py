@@ -24,7 +24,7 @@ from tracker_bridge.delivery._health import HealthWatch
 from tracker_bridge.delivery._lifecycle import Lifecycle
 from tracker_bridge.delivery._notices import Notices
 from tracker_bridge.delivery._plan import Plan, make_adapter, make_route
-from tracker_bridge.journal import JournalReader, salvage
+from tracker_bridge.journal import JournalReader
 from tracker_bridge.rundir import (
     FileLock,
     Manifest,
@@ -186,11 +186,8 @@ def end_as(status: Status, owner: Owner | None, paths: RunPaths) -> Manifest:
     """Mark the run of `owner`, which is gone, as `crashed` or `killed`; the manifest as it then is.
 
     One that had ended keeps its status, and one that is another process' by now stays as it is.
-    What it left in shared memory is brought home. Raises `NotARunError` and `OSError`.
+    Raises `NotARunError` and `OSError`.
     """
-    for journal in (paths.journal, paths.alerts):
-        with contextlib.suppress(OSError):  # what cannot be brought home now is there for the next one
-            salvage(journal)
 
     def change(manifest: Manifest) -> Manifest:
         if manifest.status != "running" or manifest.owner != owner:

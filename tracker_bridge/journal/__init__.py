@@ -8,7 +8,6 @@ from tracker_bridge.journal._entries import Entry, Gap, GapReason, Item
 from tracker_bridge.journal._errors import JournalError, WriterBusyError
 from tracker_bridge.journal._position import Position
 from tracker_bridge.journal._reader import JournalReader, scan
-from tracker_bridge.journal._salvage import salvage
 from tracker_bridge.journal._store import WhenFull
 from tracker_bridge.journal._writer import JournalWriter
 
@@ -24,6 +23,5 @@ __all__ = [
     "Position",
     "WhenFull",
     "WriterBusyError",
-    "salvage",
     "scan",
 ]

@@ -8,7 +8,6 @@ from pathlib import Path
 from tracker_bridge.journal._format import HEADER_SIZE, SegmentHeader, unpack_header
 
 _SUFFIX = ".seg"
-_NOTE_SUFFIX = ".spool"
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 READ = os.O_RDONLY | _CLOEXEC
 WRITE = os.O_RDWR | _CLOEXEC
@@ -22,17 +21,12 @@ def segment_path(folder: Path, number: int) -> Path:
 
 def segment_numbers(folder: Path) -> list[int]:
     """Numbers of the segments that exist, ascending; none if there is no such folder. Raises `OSError`."""
-    return _numbers(folder, _SUFFIX)
-
-
-def note_path(folder: Path, number: int) -> Path:
-    """Where is written down that the newest of segment `number` is in shared memory (see `_spool`)."""
-    return folder / f"{number:08d}{_NOTE_SUFFIX}"
-
-
-def noted_numbers(folder: Path) -> list[int]:
-    """Numbers of the segments that have such a note, ascending. Raises `OSError`."""
-    return _numbers(folder, _NOTE_SUFFIX)
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    stems = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
+    return sorted(int(stem) for stem in stems if stem.isdecimal())
 
 
 def begun_numbers(folder: Path) -> list[int]:
@@ -61,7 +55,7 @@ def read_at(fd: int, size: int, offset: int) -> bytes:
     return os.read(fd, size)
 
 
-def write_at(fd: int, data: bytes | memoryview, offset: int) -> None:
+def write_at(fd: int, data: bytes, offset: int) -> None:
     """All of `data` at `offset`. Raises `OSError`, and then part of it may be written."""
     done = _pwrite(fd, data, offset)
     while done < len(data):
@@ -79,16 +73,7 @@ def _head(path: Path) -> bytes:
         os.close(fd)
 
 
-def _numbers(folder: Path, suffix: str) -> list[int]:
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    stems = [name.removesuffix(suffix) for name in names if name.endswith(suffix)]
-    return sorted(int(stem) for stem in stems if stem.isdecimal())
-
-
-def _pwrite(fd: int, data: bytes | memoryview, offset: int) -> int:
+def _pwrite(fd: int, data: bytes, offset: int) -> int:
     if hasattr(os, "pwrite"):
         return os.pwrite(fd, data, offset)
     os.lseek(fd, offset, os.SEEK_SET)  # Windows

@@ -1,7 +1,5 @@
 """A thread that does what may wait for the disk, so that an append makes no system call.
 
-It also copies what is written in shared memory (see `_spool`) to its files, ten times a second.
-
 Each system call gives the interpreter lock away, and beside a busy Python thread the training thread would then wait
 5 ms (the switch interval) to get it back, a dozen times for each new segment.
 """
@@ -11,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Protocol, Union
 
 from tracker_bridge.journal._segment import Segment
-from tracker_bridge.journal._spool import COPY_SECONDS
 from tracker_bridge.journal._store import NoRoomError, SegmentStore
 
 PATIENCE = 0.5
@@ -38,9 +35,6 @@ class Prepares(Protocol):
 
     def retire(self, segment: Segment, end: int) -> None:
         """Put a sealed segment away."""
-
-    def copy(self) -> bool:
-        """Bring what is in shared memory to the files, however long it takes; whether all of it is there."""
 
     def stop(self) -> None:
         """End when everything is done."""
@@ -65,10 +59,6 @@ class PatientPreparer:
     def retire(self, segment: Segment, end: int) -> None:
         """Put a sealed segment away."""
         self._store.retire(segment, end)
-
-    def copy(self) -> bool:
-        """Nothing is spooled."""
-        return True
 
     def stop(self) -> None:
         """Nothing is left to do."""
@@ -115,14 +105,12 @@ class Preparer:
         self._patience = PATIENCE
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: threading.Thread | None = threading.Thread(
-            target=_work, args=(self._jobs, store), name="tracker_bridge-journal", daemon=True
+            target=_work, args=(self._jobs,), name="tracker_bridge-journal", daemon=True
         )
-        store.spools = True
         try:
             self._thread.start()
         except RuntimeError:  # no more threads, or the interpreter is going down: the caller does the work
             self._thread = None
-            store.spools = False
 
     def order(self, number: int, size: int, least: int, keep: int) -> None:
         """Begin to make the segment (see `SegmentStore.make`); nothing if one is ordered already."""
@@ -158,15 +146,6 @@ class Preparer:
     def retire(self, segment: Segment, end: int) -> None:
         """Put a sealed segment away."""
         self._do(lambda: self._store.retire(segment, end))
-
-    def copy(self) -> bool:
-        """Bring what is in shared memory to the files, however long it takes; whether all of it is there."""
-        copied: SimpleQueue[bool] = SimpleQueue()
-        self._do(lambda: copied.put(self._store.copy()))
-        while self._thread is None or self._thread.is_alive():
-            with contextlib.suppress(Empty):
-                return copied.get(timeout=1.0)
-        return copied.get(block=False) if not copied.empty() else False
 
     def stop(self) -> None:
         """End the thread when it has done everything; waits a second at most."""
@@ -205,14 +184,7 @@ def _make(store: SegmentStore, order: _Order) -> None:
         order.finish()
 
 
-def _work(jobs: SimpleQueue[Callable[[], None] | None], store: SegmentStore) -> None:
-    while True:
-        try:
-            job = jobs.get(timeout=COPY_SECONDS if store.holds_spools else None)
-        except Empty:
-            store.copy()
-            continue
-        if job is None:
-            return
+def _work(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (job := jobs.get()) is not None:
         with contextlib.suppress(Exception):  # one bad job must not end the thread that the next segment comes from
             job()

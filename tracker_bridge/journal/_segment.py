@@ -1,4 +1,4 @@
-"""Writing one segment: memory-mapped, or by plain writes. Which of them a segment is, `_making` decides.
+"""Writing one segment: memory-mapped where the file system can, plain writes where it cannot.
 
 Everything here may raise `OSError`; the writer turns that into a counted drop.
 """
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Union
 
-from tracker_bridge.journal._files import READ, WRITE, write_at
+from tracker_bridge.journal._files import CREATE, READ, WRITE, has_begun, segment_path, write_at
 from tracker_bridge.journal._format import (
     FRAME_HEADER_SIZE,
     SegmentHeader,
@@ -92,22 +92,17 @@ class MappedSegment:
 
     def cut(self, end: int) -> None:
         """Give back what is unused after `end`. Nothing may be written afterwards."""
-        self.unmap()
+        self._unmap()
         os.ftruncate(self._fd, end)
 
     def release(self) -> None:
         """Let go of the file. Nothing may be written afterwards."""
-        self.unmap()
+        self._unmap()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
-    def is_at(self, path: Path) -> bool:
-        """Whether its file is the one at `path`. Raises `OSError` if there is none."""
-        return os.path.samestat(os.fstat(self._fd), os.stat(path))
-
-    def unmap(self) -> None:
-        """Let go of the memory, not of the file."""
+    def _unmap(self) -> None:
         self.words.release()
         self.view.release()
         self._map.close()
@@ -141,10 +136,6 @@ class PlainSegment:
         """Remove what a frame that failed may have left after `end`."""
         os.ftruncate(self._fd, end)
 
-    def is_at(self, path: Path) -> bool:
-        """Whether its file is the one at `path`. Raises `OSError` if there is none."""
-        return os.path.samestat(os.fstat(self._fd), os.stat(path))
-
     def release(self) -> None:
         """Let go of the file."""
         if self._fd >= 0:
@@ -153,6 +144,25 @@ class PlainSegment:
 
 
 Segment = Union[MappedSegment, PlainSegment]
+
+
+def create_segment(folder: Path, number: int, size: int) -> Segment:
+    """A new segment with room for `size` bytes, seal included; readers ignore it until it begins. Raises `OSError`."""
+    path = segment_path(folder, number)
+    try:
+        fd = os.open(path, CREATE, 0o666)
+    except FileExistsError:
+        if has_begun(path):
+            raise
+        path.unlink()  # made ahead of time by a writer that died
+        fd = os.open(path, CREATE, 0o666)
+    try:
+        return _open_best(number, size, fd)
+    except BaseException:
+        os.close(fd)
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
 
 
 def seal_file(path: Path, offset: int, sequence: int) -> None:
@@ -165,13 +175,19 @@ def seal_file(path: Path, offset: int, sequence: int) -> None:
         os.close(fd)
 
 
-def can_map() -> bool:
-    """Whether this system maps files at all. The words are stored in its own order, and the format is little-endian."""
-    return mmap is not None and sys.byteorder == "little"
+def _open_best(number: int, size: int, fd: int) -> Segment:
+    # The words are stored in the machine's own order, and the format is little-endian.
+    if mmap is None or sys.byteorder != "little":
+        return PlainSegment(number, size, fd)
+    _allocate(fd, size)
+    try:
+        return MappedSegment(number, size, fd)
+    except (OSError, ValueError):
+        os.ftruncate(fd, 0)
+        return PlainSegment(number, size, fd)
 
 
-def allocate(fd: int, size: int) -> None:
-    """Make a file of `size` zeros whose blocks exist. Raises `OSError`."""
+def _allocate(fd: int, size: int) -> None:
     # Only blocks that exist may be mapped: a store into a hole of a full disk is SIGBUS, which kills the training.
     allocate = getattr(os, "posix_fallocate", None)
     if allocate is not None:

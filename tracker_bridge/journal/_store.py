@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import Literal
 
 from tracker_bridge.journal._files import has_begun, read_header, segment_numbers, segment_path
-from tracker_bridge.journal._making import create_segment
-from tracker_bridge.journal._segment import Segment
-from tracker_bridge.journal._spool import SpooledSegment
+from tracker_bridge.journal._segment import Segment, create_segment
 
 WhenFull = Literal["drop_oldest", "drop_newest"]
 
 BLOCK = 4096
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _GROWTH = 4
-_MOST_SPOOLED = 4
 
 
 class NoRoomError(Exception):
@@ -30,10 +27,7 @@ class NoRoomError(Exception):
 
 
 class SegmentStore:
-    """The segments of one journal and what they take on disk. Used by one thread at a time.
-
-    `spools`: that thread calls `copy` ten times a second, so that segments which cannot be mapped may be spooled.
-    """
+    """The segments of one journal and what they take on disk. Used by one thread at a time."""
 
     def __init__(
         self, folder: Path, max_disk: int, when_full: WhenFull, delivered: Callable[[], int | None] | None
@@ -42,8 +36,6 @@ class SegmentStore:
         self._max_disk = max_disk
         self._when_full = when_full
         self._delivered = delivered
-        self.spools = False
-        self._spooled: list[SpooledSegment] = []
         self._held = {
             number: _blocks(segment_path(folder, number).stat().st_size) for number in segment_numbers(folder)
         }
@@ -57,27 +49,18 @@ class SegmentStore:
         while True:
             self._make_room(size, keep)
             try:
-                if len(self._spooled) >= _MOST_SPOOLED:
-                    self._copy()  # raises what has kept them, or they are fewer
                 self._folder.mkdir(exist_ok=True)  # someone may have removed it
-                segment = create_segment(self._folder, number, size, least, spools=self.spools)
+                segment = create_segment(self._folder, number, size)
             except OSError as error:
                 if error.errno not in DISK_FULL or size <= least:
                     raise
                 size = max(size // _GROWTH & -BLOCK, least)
             else:
-                self._held[number] = _blocks(segment.size)
-                if isinstance(segment, SpooledSegment):
-                    self._spooled.append(segment)
+                self._held[number] = _blocks(size)
                 return segment
 
     def retire(self, segment: Segment, end: int) -> None:
         """Give back what is unused of a segment that is sealed, and let go of it."""
-        if isinstance(segment, SpooledSegment):
-            segment.end = end
-            with contextlib.suppress(OSError):
-                self._copy()
-            return
         # A segment that stays longer than its seal is whole all the same.
         with contextlib.suppress(OSError):
             segment.cut(end)
@@ -87,42 +70,14 @@ class SegmentStore:
 
     def discard(self, segment: Segment) -> None:
         """Remove a segment that never began."""
-        # Another writer may have taken over while this disk was slow, and have made its own segment of that number.
+        with contextlib.suppress(OSError):
+            segment.release()
+        # Another writer may have taken over while this disk was slow, and its segment of that number may have begun.
         path = segment_path(self._folder, segment.number)
         with contextlib.suppress(OSError):
-            if segment.is_at(path) and not has_begun(path):
-                path.unlink()
-        if isinstance(segment, SpooledSegment):
-            self._spooled.remove(segment)
-            segment.forget()
-        with contextlib.suppress(OSError):
-            segment.release()
+            if not has_begun(path):
+                path.unlink(missing_ok=True)
         self._held.pop(segment.number, None)
-
-    @property
-    def holds_spools(self) -> bool:
-        """Whether there is something to copy now and then."""
-        return bool(self._spooled)
-
-    def copy(self) -> bool:
-        """Bring what is in shared memory to the files; whether all of it is there."""
-        try:
-            self._copy()
-        except OSError:  # tried again; what is left is noted down for whoever comes next
-            return False
-        return True
-
-    def _copy(self) -> None:
-        """In order, or readers would take what is missing in between for lost. Raises `OSError`."""
-        # One that has begun makes those before it complete, so this is found out before they are copied.
-        for segment in [each for each in self._spooled if each.has_begun()]:
-            if segment.end is None:
-                segment.copy()
-                continue
-            segment.cut(segment.end)
-            self._held[segment.number] = _blocks(segment.end)
-            self._spooled.remove(segment)
-            segment.release()
 
     def _make_room(self, size: int, keep: int) -> None:
         """Delete the oldest segments before `keep` until `size` more bytes fit. Raises `NoRoomError`."""

@@ -34,7 +34,6 @@ from tracker_bridge.journal._format import (
 from tracker_bridge.journal._lock import lock_journal
 from tracker_bridge.journal._preparer import PatientPreparer, Preparer, Prepares, SlowDiskError
 from tracker_bridge.journal._recovery import survey
-from tracker_bridge.journal._salvage import bring_home
 from tracker_bridge.journal._segment import MappedSegment, PlainSegment, Segment, seal_file
 from tracker_bridge.journal._store import BLOCK, DISK_FULL, NoRoomError, SegmentStore, WhenFull, sync_path
 from tracker_bridge.records import AnyRecord, Dropped, decode, encode
@@ -72,9 +71,7 @@ class JournalWriter:
     """The one writer of a journal. Make it with `create` or `recover`.
 
     `dropped` counts what could not be appended, by reason: `disk_full`, `io_error`, `slow_disk`, `max_disk`,
-    `too_large`, `forked_child`, `closed`; also `sync_failed` and `snapshot_too_large`, which lose no record, and
-    `spool_lost`: segments of an earlier writer that was killed on another machine, or before this one was started anew,
-    on a file system that cannot map files. They may lack the last tenth of a second.
+    `too_large`, `forked_child`, `closed`; also `sync_failed` and `snapshot_too_large`, which lose no record.
     """
 
     dropped: dict[str, int]
@@ -215,14 +212,13 @@ class JournalWriter:
         folder = _prepare(folder, max_disk, when_full)
         fd = lock_journal(folder)
         try:
-            lost = bring_home(folder, last_chance=True)
             found = survey(folder, run_digest(run_id))
             if found.open_segment is not None:
                 seal_file(segment_path(folder, found.number), found.open_segment, found.sequence)
         except BaseException:
             os.close(fd)
             raise
-        writer = cls(
+        return cls(
             folder,
             run_id,
             fd,
@@ -233,9 +229,6 @@ class JournalWriter:
             when_full=when_full,
             delivered=delivered,
         )
-        if lost:
-            writer.dropped["spool_lost"] = lost
-        return writer
 
     @property
     def sequence(self) -> int:
@@ -299,8 +292,6 @@ class JournalWriter:
                 return
             unsynced, self._unsynced = self._unsynced, []
             number = self._number
-        if not self._preparer.copy():
-            self._count("sync_failed")
         try:
             for sealed in (*unsynced, number):
                 sync_path(segment_path(self._folder, sealed), os.O_RDWR)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from array import array
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracker_bridge.journal import Definitions, Entry, Gap, salvage, scan
+from tracker_bridge.journal import Definitions, Entry, Gap, scan
 from tracker_bridge.reader._norms import GradientNormTable, norm_table
 from tracker_bridge.records import (
     Alert,
@@ -201,11 +200,7 @@ class RunReader:
 def read(run_dir: str | os.PathLike[str]) -> RunReader:
     """Open a run directory for reading. Raises `rundir.NotARunError` if there is no readable run in it."""
     paths = RunPaths(Path(run_dir))
-    manifest = load_manifest(paths)
-    if manifest.owner is None or not manifest.owner.is_alive():
-        with contextlib.suppress(OSError):
-            salvage(paths.journal)
-    return RunReader(paths, manifest)
+    return RunReader(paths, load_manifest(paths))
 
 
 def _numpy(held: array[int] | array[float]) -> npt.NDArray[np.int64] | npt.NDArray[np.float64]:
