@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -37,6 +38,10 @@ def train(steps):
     for step in range(steps):
         optimizer.zero_grad()
         model(torch.ones(2, 4)).sum().backward()
+        if step == 2 and rank == 0 and how == "ends early":
+            until = time.monotonic() + 2
+            while Path(f"/proc/{Path('pid').read_text()}/cmdline").exists() and time.monotonic() < until:
+                time.sleep(0.02)
         if step == 2 and rank == 1 and how == "stands still":
             while not os.path.exists("done"):
                 time.sleep(0.02)
@@ -44,7 +49,13 @@ def train(steps):
         optimizer.step()
         run.log_metrics({"x": float(step)}, step=step)
 
+if rank == 1:
+    Path("pid").write_text(str(os.getpid()))
+dist.barrier()
 train(3)
+if rank == 1 and how == "ends early":
+    dist.destroy_process_group()
+    sys.exit()
 begun = time.monotonic()
 delivery = run.close(timeout=2.0 if how == "stands still" else 60.0)
 if rank == 0:
@@ -93,6 +104,7 @@ def test_a_rank_that_stands_still_holds_up_no_other_ones_logging_nor_close(tmp_p
     """Rank 1 never comes to the sum of step 2 (naive: the step of rank 0 waits for it, for half an hour)."""
     out, err = both_ranks(tmp_path, "stands still")
     assert float(out) < 3.0 + 1.0  # `close` returns within its timeout and a second, and some for a loaded machine
+    assert scripts.statuses(tmp_path / "out.jsonl") == ["finished"]  # there was time left for delivery
     assert "it was still on a device, or in a sum over processes, when the run was closed" in err
     assert [record.step for record in records(tmp_path, NormVector) if isinstance(record, NormVector)] == [0, 1]
     assert [record.step for record in records(tmp_path, Metrics) if isinstance(record, Metrics)] == [0, 1, 2]
@@ -106,6 +118,14 @@ class Broken:
 
     def record(self) -> AnyRecord:
         raise RuntimeError("CUDA error: device-side assert triggered")
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(180)
+def test_a_rank_that_ends_early_without_close_takes_part_in_the_last_sum(tmp_path: Path) -> None:
+    """It has nothing to write, destroys its group and ends two seconds before rank 0 (naive: step 2 is lost)."""
+    both_ranks(tmp_path, "ends early")
+    assert [record.step for record in records(tmp_path, NormVector) if isinstance(record, NormVector)] == [0, 1, 2]
 
 
 class Late:
@@ -141,6 +161,22 @@ def test_norms_that_are_ready_wait_for_what_was_logged_before_them(
     ]
     kept = [type(record) for record in found if isinstance(record, (Metrics, NormVector))]
     assert kept == [Metrics, NormVector, NormVector]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_does_not_wait_for_what_is_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the parent's (naive: the child's `close` takes its whole timeout, and tells of a loss)."""
+    monkeypatch.chdir(tmp_path)
+    with bridge.init(backends="none", run_id="r") as run:
+        late = Late()
+        run._pending.add(late)
+        child = os.fork()
+        if child == 0:
+            run.close(timeout=600)
+            os._exit(len(run._not_written()))
+        assert os.waitpid(child, 0)[1] == 0
+        late.arrived = True
+    assert len(records(tmp_path, Metrics)) == 1
 
 
 def test_a_device_that_fails_costs_its_records_and_no_exception(

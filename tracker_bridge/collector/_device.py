@@ -90,10 +90,14 @@ def copy_to_host(tensors: Sequence[Tensor], pool: PinnedPool | None = None) -> H
 
 
 class _Collective:
-    """The end of a collective that was started on tensors of the CPU."""
+    """The end of a collective that was started on tensors of the CPU.
 
-    def __init__(self, work: Any) -> None:
+    It keeps the group: one that a script destroys meanwhile would break the connections that others still need.
+    """
+
+    def __init__(self, work: Any, group: Any) -> None:
         self._work = work
+        self._group = group
 
     def query(self) -> bool:
         return bool(self._work.is_completed())
@@ -114,7 +118,7 @@ def sum_on_its_way(vector: Tensor, operation: Any, group: Any, pool: PinnedPool 
         torch.distributed.all_reduce(vector, op=operation, group=group)
         return copy_to_host([vector], pool)
     work = torch.distributed.all_reduce(vector, op=operation, group=group, async_op=True)
-    return HostCopy(None, vector, _Collective(work))
+    return HostCopy(None, vector, _Collective(work, group))
 
 
 def capturing(device: torch.device) -> bool:

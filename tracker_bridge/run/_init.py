@@ -168,7 +168,7 @@ def _of_rank(settings: Config, rank: int) -> Config:
 
 def _silent(run_id: str, settings: Config) -> Run:
     """A run with the same methods that writes nothing: on other ranks, and where no directory can be made."""
-    return Run(
+    run = Run(
         run_id,
         paths=None,
         journal=None,
@@ -178,6 +178,8 @@ def _silent(run_id: str, settings: Config) -> Run:
         close_timeout=settings.delivery.close_timeout,
         last_step=-1,
     )
+    _exit.register(run)  # other processes wait for its part in what they sum
+    return run
 
 
 def _open(settings: Config, run_id: str) -> tuple[RunPaths, JournalWriter, _Resumed] | None:

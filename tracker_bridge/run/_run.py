@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 STATUSES = ("finished", "failed", "killed", "crashed")
 
+_ARRIVAL = 0.5
+"""Seconds that `close` waits at least for values on their way, whatever its timeout: they mostly take milliseconds."""
 _LOOK_NS = 1_000_000_000
 # Once in this time a logging call looks after delivery and shows what it has to say.
 
@@ -320,7 +322,8 @@ class Run:
         interrupted = False
         until = time.monotonic() + seconds
         try:
-            self._write_end(status, seconds)
+            # What is on its way may never arrive: the rest of the time is for what has.
+            self._write_end(status, max(_ARRIVAL, seconds / 2))
             self._channel.finish(max(0.0, until - time.monotonic()))
         except KeyboardInterrupt:
             interrupted = True
@@ -525,6 +528,7 @@ class Run:
         self._closed = True
         self._journal = None
         self._write = _nowhere
+        self._pending = PendingRecords(self._append, self._lost)  # the parent's, and perhaps locked
         self._channel.forget_after_fork()
         self._channel = NoChannel()
         self._delivery = Delivery({}, {}, None)
