@@ -230,3 +230,17 @@ def test_delivery_of_a_killed_attempt_makes_way_for_the_next(tmp_path: Path) -> 
     assert scripts.statuses(tmp_path / "out.jsonl") == []
     now = load_manifest(paths)
     assert (now.status, now.attempt, now.owner) == ("running", 2, this_process())
+
+
+def test_a_later_attempt_that_begins_while_the_first_is_delivered_is_not_ended(tmp_path: Path) -> None:
+    """The first has crashed; the run goes on (naive: its tracker says crashed while the next attempt logs)."""
+    paths = begin(tmp_path, None)
+    with JournalWriter.recover(paths.journal, "r", max_disk=SMALL) as journal:
+        journal.append(RunStarted(3, "r", 2, 1, "host"))
+    write_json(paths.manifest, Manifest(run_id="r", attempt=2, created_ns=1, owner=this_process()))
+    tracker, lifecycle = Tracker(tmp_path), Lifecycle()
+    lifecycle.end("crashed")
+    plan = Plan(backends=(BackendConfig(name="t", adapter="x"),))
+    Host(paths, plan, lifecycle).serve(watch=None, adapters={"t": tracker})
+    assert tracker.closed == [None]
+    assert scripts.metrics(tmp_path / "out.jsonl", "x") == [(0, 0.0)]

@@ -210,6 +210,8 @@ class Courier:
             return self._ended, self._attempt
         if self._lifecycle.until is None and manifest.status != "running":
             return manifest.status, max(manifest.attempt, self._attempt)
+        if manifest.status == "running" and manifest.owner is not None and manifest.owner.is_alive():
+            return None, self._attempt  # a later attempt, which began while this one was delivered
         return self._lifecycle.fallback_status, self._attempt
 
     # --- one chunk of the journal
