@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -165,15 +166,28 @@ def test_norms_that_are_ready_wait_for_what_was_logged_before_them(
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_does_not_wait_for_what_is_on_its_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is the parent's (naive: the child's `close` takes its whole timeout, and tells of a loss)."""
+    """It is the parent's (naive: the child's `close` takes its whole timeout, tells of a loss, finds a lock held)."""
     monkeypatch.chdir(tmp_path)
     with bridge.init(backends="none", run_id="r") as run:
         late = Late()
         run._pending.add(late)
+        held, free = threading.Event(), threading.Event()
+
+        def look() -> None:
+            with run._pending._lock:
+                held.set()
+                free.wait(60)
+
+        looker = threading.Thread(target=look)
+        looker.start()
+        held.wait(60)
         child = os.fork()
         if child == 0:
+            assert not run._pending.waits
             run.close(timeout=600)
             os._exit(len(run._not_written()))
+        free.set()
+        looker.join()
         assert os.waitpid(child, 0)[1] == 0
         late.arrived = True
     assert len(records(tmp_path, Metrics)) == 1

@@ -103,6 +103,11 @@ class PendingRecords:
                     TimeoutError("it was still on a device, or in a sum over processes, when the run was closed")
                 )
 
+    def forget_after_fork(self) -> None:
+        """In a forked child: what is on its way is the parent's, and nobody frees a lock that its thread held."""
+        self._lock = threading.RLock()
+        self._waiting.clear()
+
     def _has_arrived(self, pending: PendingRecord) -> bool:
         try:
             return pending.is_ready()

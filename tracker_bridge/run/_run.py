@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 STATUSES = ("finished", "failed", "killed", "crashed")
 
-_ARRIVAL = 0.5
+_ARRIVAL = 0.1
 """Seconds that `close` waits at least for values on their way, whatever its timeout: they mostly take milliseconds."""
 _LOOK_NS = 1_000_000_000
 # Once in this time a logging call looks after delivery and shows what it has to say.
@@ -528,7 +528,7 @@ class Run:
         self._closed = True
         self._journal = None
         self._write = _nowhere
-        self._pending = PendingRecords(self._append, self._lost)  # the parent's, and perhaps locked
+        self._pending.forget_after_fork()
         self._channel.forget_after_fork()
         self._channel = NoChannel()
         self._delivery = Delivery({}, {}, None)
