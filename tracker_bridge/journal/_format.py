@@ -16,10 +16,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import zlib
 from dataclasses import dataclass
 
 from tracker_bridge.records import RECORD_FORMAT
+
+try:
+    from zlib_ng.zlib_ng import crc32 as crc32  # the same sum, five times as fast for a vector of norms
+except ImportError:  # a platform without a wheel of it
+    from zlib import crc32 as crc32
 
 JOURNAL_FORMAT = 1
 HEADER_SIZE = 64
@@ -33,7 +37,7 @@ _FRAME = struct.Struct("<IIQ")
 unpack_frame = _FRAME.unpack_from
 """`unpack_frame(buffer, offset) -> (length, check, sequence)`."""
 
-_SEAL_CRC = zlib.crc32(b"seal")
+_SEAL_CRC = crc32(b"seal")
 
 # zlib lets go of the interpreter lock for more than 5 KiB, and beside a busy Python thread it then waits a whole
 # switch interval (5 ms) to get it back. Pieces of that size keep the lock.
@@ -53,7 +57,7 @@ class SegmentHeader:
     def pack(self) -> bytes:
         """64 bytes."""
         body = _HEADER.pack(_MAGIC, self.journal_format, self.record_format, self.number, self.first, self.run, 0)
-        return body[:-4] + struct.pack("<I", zlib.crc32(body[:-4]))
+        return body[:-4] + struct.pack("<I", crc32(body[:-4]))
 
 
 def unpack_header(data: bytes) -> SegmentHeader | None:
@@ -61,7 +65,7 @@ def unpack_header(data: bytes) -> SegmentHeader | None:
     if len(data) < HEADER_SIZE:
         return None
     magic, journal_format, record_format, number, first, run, check = _HEADER.unpack_from(data)
-    if magic != _MAGIC or zlib.crc32(data[: HEADER_SIZE - 4]) != check:
+    if magic != _MAGIC or crc32(data[: HEADER_SIZE - 4]) != check:
         return None
     return SegmentHeader(number, first, run, journal_format, record_format)
 
@@ -79,11 +83,11 @@ def frame_size(length: int) -> int:
 def checksum(payload: bytes | memoryview) -> int:
     """crc32 of the payload."""
     if len(payload) <= PIECE:
-        return zlib.crc32(payload)
+        return crc32(payload)
     view = memoryview(payload)
-    crc = zlib.crc32(view[:PIECE])
+    crc = crc32(view[:PIECE])
     for start in range(PIECE, len(view), PIECE):
-        crc = zlib.crc32(view[start : start + PIECE], crc)
+        crc = crc32(view[start : start + PIECE], crc)
     return crc
 
 
@@ -104,4 +108,4 @@ def is_seal(check: int, sequence: int) -> bool:
 
 def is_intact(check: int, sequence: int, payload: bytes | memoryview) -> bool:
     """Whether `check` belongs to the sequence and the payload."""
-    return check == zlib.crc32(payload) ^ (sequence & 0xFFFFFFFF) ^ (sequence >> 32)
+    return check == crc32(payload) ^ (sequence & 0xFFFFFFFF) ^ (sequence >> 32)

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TypeVar, get_args
-from zlib import crc32
 
 from tracker_bridge.journal._definitions import DEFINING_TAGS, Definitions
 from tracker_bridge.journal._errors import JournalError
@@ -28,6 +27,7 @@ from tracker_bridge.journal._format import (
     SEAL_SIZE,
     SegmentHeader,
     checksum,
+    crc32,
     frame_size,
     run_digest,
 )
