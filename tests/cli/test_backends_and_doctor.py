@@ -125,6 +125,7 @@ def test_doctor_is_content_with_a_good_machine(program: Program, tmp_path: Path)
             "torch",
             "numpy",
             "msgspec",
+            "modules in C",
             "configuration",
             "environment",
             "backend jsonl",

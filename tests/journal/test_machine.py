@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.journal.journals import RUN, disk_use
-from tracker_bridge.journal import Definitions, Entry, Gap, JournalReader, JournalWriter, Position
+from tracker_bridge.journal import Definitions, Entry, Gap, JournalReader, JournalWriter, Position, _writer
+from tracker_bridge.journal._tail import PythonTail
 from tracker_bridge.records import AnyRecord, Metrics, Params, Snapshot
 
 
@@ -34,8 +35,10 @@ class JournalMachine(RuleBasedStateMachine):
         self.readers: list[JournalReader] = []
         self.seen = [0, 0]
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(tail=st.sampled_from([_writer.Tail, PythonTail]))
+    def begin(self, tail: type[PythonTail]) -> None:
+        self.patch = pytest.MonkeyPatch()
+        self.patch.setattr(_writer, "Tail", tail)
         self.writer = JournalWriter.create(self.folder, RUN, max_disk=64 << 10)
         self.readers = [JournalReader(self.folder), JournalReader(self.folder)]
 
@@ -45,6 +48,7 @@ class JournalMachine(RuleBasedStateMachine):
         if self.writer is not None:
             self.writer.close()
         shutil.rmtree(self.root)
+        self.patch.undo()
 
     def _append(self, record: AnyRecord) -> None:
         assert self.writer is not None
@@ -173,7 +177,7 @@ class JournalMachine(RuleBasedStateMachine):
 
 
 JournalMachine.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=100,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],

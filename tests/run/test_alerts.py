@@ -57,7 +57,7 @@ def train_until_told(start, count):
     train(start)
     deadline = time.monotonic() + 30
     while len(told) < count and time.monotonic() < deadline:
-        run._next_look = 0
+        run._pace.next_look = 0
         run.log_metrics({"waiting": 1.0})
         time.sleep(0.05)
 train_until_told(0, 1)
@@ -79,7 +79,7 @@ def test_a_callback_that_raises_at_close_is_told_as_well(tmp_path: Path) -> None
         HEAD
         + """
 run.on_alert(stop)
-run._next_look = 2**62
+run._pace.next_look = 2**62
 train(0)
 run.close()
 assert told == ["non_finite"], told
@@ -100,7 +100,7 @@ def test_a_callback_that_ends_the_script_does_not(tmp_path: Path, error: str) ->
 def leave(alert):
     raise {error}
 run.on_alert(leave)
-run._next_look = 2**62
+run._pace.next_look = 2**62
 train(0)
 run.close()
 print(run.callback_faults, bridge.current())
@@ -119,7 +119,7 @@ def test_ctrl_c_in_a_callback_is_ctrl_c(tmp_path: Path) -> None:
 def interrupted(alert):
     raise KeyboardInterrupt
 run.on_alert(interrupted)
-run._next_look = 2**62
+run._pace.next_look = 2**62
 train(0)
 try:
     run.close()

@@ -522,8 +522,9 @@ def test_a_signal_handler_may_log_while_a_step_is_taken(tmp_path: Path) -> None:
         + """
 import signal
 run = bridge.init(backends=BACKEND, run_id="r")
+run._metrics = None  # the way in Python, for C is not traced
 def handler(*_):
-    run._next_look = 0
+    run._pace.next_look = 0
     run.log_metrics({"handler": 1.0})
 signal.signal(signal.SIGALRM, handler)
 def trace(frame, event, argument):
@@ -532,7 +533,7 @@ def trace(frame, event, argument):
     return trace
 sys.settrace(trace)
 run.log_metrics({"x": 1.0})
-run._next_look = 0
+run._pace.next_look = 0
 run.log_metrics({"x": 2.0})
 sys.settrace(None)
 run.close()
@@ -580,7 +581,7 @@ def test_logging_after_close_does_not_reopen_the_run(tmp_path: Path) -> None:
 run = bridge.init(backends=BACKEND, run_id="r")
 run.log_metrics({"a": 1.0}); time.sleep(0.3)
 run.close()
-run._next_look = 0
+run._pace.next_look = 0
 run.log_metrics({"final": 1.0})
 """,
     )

@@ -5,6 +5,7 @@ It connects to the configured servers, makes a small file in the queue's folder 
 
 from __future__ import annotations
 
+import importlib.util
 import mmap
 import os
 import platform
@@ -22,6 +23,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tracker_bridge import registry
+from tracker_bridge._extensions import NATIVE, NO_EXTENSIONS, WANTED
 from tracker_bridge._version import __version__
 from tracker_bridge.cli._options import ConfigOption, JsonOption
 from tracker_bridge.cli._output import cell, make_table, plural, print_json, size_text, state_cell, stdout, visible
@@ -94,6 +96,19 @@ def _versions() -> Iterable[Finding]:
             yield Finding(about=name, verdict="problem", text="not installed", remedy=f"pip install {name}")
         else:
             yield Finding(about=name, verdict="ok", text=version)
+    yield _native()
+
+
+def _native() -> Finding:
+    """Whether the modules in C are there; without them everything works, and a logging call takes longer."""
+    about = "modules in C"
+    if not WANTED:
+        return Finding(about=about, verdict="ok", text=f"not used ({NO_EXTENSIONS})")
+    missing = [name for name in NATIVE if importlib.util.find_spec(name) is None]
+    if not missing:
+        return Finding(about=about, verdict="ok", text="built")
+    how = "a C compiler and Python's headers, and tracker_bridge installed again"
+    return Finding(about=about, verdict="ok", text=f"not built, Python does the same more slowly; they take {how}")
 
 
 def _backend(backend: BackendConfig) -> list[Finding]:

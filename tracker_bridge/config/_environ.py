@@ -8,6 +8,7 @@
     TRACKER_BRIDGE_<BACKEND>__<KEY>                                  one option of a backend
     TRACKER_BRIDGE_<BACKEND>__ROUTE__<KEY>                           one key of its route
     TRACKER_BRIDGE_CONFIG                                            the configuration file (see `_source`)
+    TRACKER_BRIDGE_NO_EXTENSIONS                                     no configuration (see `_extensions`)
 
 Names are compared without regard to case, with `-` and `.` as `_`. An empty variable counts as unset. A variable of
 this prefix that means nothing is an error, so that a typing mistake does not pass silently.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+from tracker_bridge._extensions import NO_EXTENSIONS
 from tracker_bridge.config._layers import KEYS, SECTIONS, TEXTS, Layer, Leaf, backend_entries
 from tracker_bridge.config._source import CONFIG_VARIABLE
 from tracker_bridge.config._text import KeyPath, fold, unknown
@@ -24,6 +26,7 @@ from tracker_bridge.config._types import RouteConfig
 from tracker_bridge.errors import ConfigError
 
 PREFIX = "TRACKER_BRIDGE_"
+_ELSEWHERE = (CONFIG_VARIABLE, NO_EXTENSIONS)
 _PLAIN = (*TEXTS, "resume", "ranks", "tags", "dir", "backends", "config")
 
 
@@ -41,7 +44,7 @@ def environment_layer(
     variables = {
         name: value
         for name, value in environ.items()
-        if name.upper().startswith(PREFIX) and value != "" and name.upper() != CONFIG_VARIABLE
+        if name.upper().startswith(PREFIX) and value != "" and name.upper() not in _ELSEWHERE
     }
     listed = next((name for name in variables if fold(name[len(PREFIX) :]) == "backends"), None)
     backends = None if listed is None else tuple(backend_entries(variables[listed], listed))

@@ -116,6 +116,10 @@ class PlainSegment:
         self.size = size
         self._fd = fd
 
+    def fileno(self) -> int:
+        """The file's descriptor, for who writes whole frames as `put` does."""
+        return self._fd
+
     def warm(self) -> None:
         """Nothing to make resident."""
 

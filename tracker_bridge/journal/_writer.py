@@ -36,6 +36,7 @@ from tracker_bridge.journal._preparer import PatientPreparer, Preparer, Prepares
 from tracker_bridge.journal._recovery import survey
 from tracker_bridge.journal._segment import MappedSegment, PlainSegment, Segment, seal_file
 from tracker_bridge.journal._store import BLOCK, DISK_FULL, NoRoomError, SegmentStore, WhenFull, sync_path
+from tracker_bridge.journal._tail import Tail
 from tracker_bridge.records import AnyRecord, Dropped, decode, encode
 
 SMALLEST_SEGMENT = 256 << 10
@@ -95,12 +96,14 @@ class JournalWriter:
         self._folder = folder
         self._run = run_digest(run_id)
         self._lock_fd = lock_fd
-        self._sequence = sequence
+        # Reentrant, because a signal handler may log while its thread is appending.
+        self._lock = threading.RLock()
+        # `limit` ends at the resident pages, or is 0: always the slow path.
+        self._tail = Tail(sequence, self._lock)
+        self._shortcut = self._tail.append
         self._number = number
         self._definitions = definitions
         self._max_disk = max_disk
-        # Reentrant, because a signal handler may log while its thread is appending.
-        self._lock = threading.RLock()
         self._largest_segment = min(LARGEST_SEGMENT, max_disk // _SEGMENTS_WITHIN_LIMIT & -BLOCK)
         self._next_size = min(smallest, self._largest_segment)
         self._largest_frame = min(LARGEST_RECORD, max_disk // _SEGMENTS_WITHIN_LIMIT)
@@ -108,9 +111,7 @@ class JournalWriter:
         self._plain: PlainSegment | None = None  # the current segment, where files cannot be mapped
         self._view, self._words = _NO_VIEWS
         self._left: _Left | None = None
-        self._used = 0
         self._capacity = 0
-        self._limit = 0  # where the fast path must stop: end of resident pages, or 0 = always the slow path
         self._unreported: dict[str, int] = {}
         self._restate = False
         self._blocked_until = 0.0
@@ -119,7 +120,6 @@ class JournalWriter:
         self._ended = ""
         self._unsynced: list[int] = []
         # An append that a signal handler makes while it interrupts another one (None: a close) waits for that one.
-        self._busy = False
         self._pending: list[bytes | None] = []
         try:
             self._preparer = prepares(SegmentStore(folder, max_disk, when_full, delivered))
@@ -231,9 +231,14 @@ class JournalWriter:
         )
 
     @property
+    def tail(self) -> Tail:
+        """Where the next record goes, for who has a shortcut of its own to it."""
+        return self._tail
+
+    @property
     def sequence(self) -> int:
         """The sequence that the next record gets."""
-        return self._sequence
+        return self._tail.sequence
 
     def append(self, record: AnyRecord) -> int | None:
         """Append one record; its sequence, or None if it was dropped (and counted).
@@ -245,25 +250,28 @@ class JournalWriter:
 
     def append_encoded(self, payload: bytes) -> int | None:
         """`append` for a record that `records.encode` has made bytes of."""
+        if self._shortcut is not None and (written := self._shortcut(payload)) >= 0:
+            return written
+        tail = self._tail
         length = len(payload)
         # As `checksum` does for a short one, in line: a call costs half as much as the sum.
         crc = crc32(payload) if length <= PIECE else checksum(payload)
         with self._lock:
-            if self._busy:
+            if tail.busy:
                 self._pending.append(payload)
                 return None
-            self._busy = True
+            tail.busy = True
             try:
-                start = self._used
+                start = tail.used
                 end = start + ((length + 23) & -8)
-                if end > self._limit or payload[1] in DEFINING_TAGS:
+                if end > tail.limit or payload[1] in DEFINING_TAGS:
                     return self._append_slowly(payload, crc)
                 if self._plain is not None:
                     return self._append_plain(self._plain, payload, crc)
-                sequence = self._sequence
+                sequence = tail.sequence
                 try:
-                    self._used = end
-                    self._sequence = sequence + 1
+                    tail.used = end
+                    tail.sequence = sequence + 1
                     body = start + 16
                     self._view[body : body + length] = payload
                     word = start >> 3
@@ -272,13 +280,13 @@ class JournalWriter:
                     self._words[word] = length | (crc ^ (sequence & 0xFFFFFFFF) ^ (sequence >> 32)) << 32
                 except BaseException:
                     # Ctrl-C between two of these lines (Python 3.10) must leave no hole and use no number twice.
-                    self._used = end
-                    self._sequence = sequence + 1
+                    tail.used = end
+                    tail.sequence = sequence + 1
                     self._segment.put(start, payload, crc, sequence)  # type: ignore[union-attr]
                     raise
                 return sequence
             finally:
-                self._busy = False
+                tail.busy = False
                 if self._pending:
                     self._do_pending()
 
@@ -302,10 +310,16 @@ class JournalWriter:
     def close(self) -> None:
         """Seal the journal and give back what is unused on disk. What is appended afterwards is dropped."""
         with self._lock:
-            if self._busy:
+            if self._tail.busy:
                 self._pending.append(None)
             elif not self._ended:
-                self._close()
+                self._tail.busy = True  # so that neither a signal handler nor a shortcut sees it half closed
+                try:
+                    self._close()
+                finally:
+                    self._tail.busy = False
+                    if self._pending:
+                        self._do_pending()
 
     def __enter__(self) -> JournalWriter:
         return self
@@ -323,14 +337,15 @@ class JournalWriter:
         if self._unreported or self._restate:
             with contextlib.suppress(OSError, NoRoomError, SlowDiskError):
                 self._settle(0)
-        self._limit = 0
+        self._tail.limit = 0
         self._ended = "closed"
+        self._tail.aim(None, -1)
         segment, self._segment = self._segment, None
         if segment is not None:
             if self._left is not None:
                 with contextlib.suppress(OSError):
                     self._begin(segment)
-            self._end(segment, self._used)
+            self._end(segment, self._tail.used)
         self._view, self._words = _NO_VIEWS
         self._preparer.stop()
         os.close(self._lock_fd)
@@ -348,23 +363,24 @@ class JournalWriter:
     def _append_plain(self, segment: PlainSegment, payload: bytes, crc: int) -> int | None:
         """The fast path of a file that is not mapped: one write. The slow path writes the same place after a fault."""
         try:
-            return self._place(segment, payload, crc, self._used + frame_size(len(payload)))
+            return self._place(segment, payload, crc, self._tail.used + frame_size(len(payload)))
         except OSError:
             return self._append_slowly(payload, crc)
 
     def _place(self, segment: Segment, payload: bytes, crc: int, end: int) -> int:
         """Write a frame at the end and count it; its sequence. Raises `OSError`, and then it is not counted."""
-        start, sequence = self._used, self._sequence
+        tail = self._tail
+        start, sequence = tail.used, tail.sequence
         try:
             segment.put(start, payload, crc, sequence)
             # No call from here on: Ctrl-C between a record that readers see and its count would use both twice.
-            self._used = end
-            self._sequence = sequence + 1
+            tail.used = end
+            tail.sequence = sequence + 1
         except OSError:
             raise
         except BaseException:
-            self._used = end
-            self._sequence = sequence + 1
+            tail.used = end
+            tail.sequence = sequence + 1
             with contextlib.suppress(OSError):
                 segment.put(start, payload, crc, sequence)  # see `append_encoded`
             raise
@@ -417,17 +433,17 @@ class JournalWriter:
         assert segment is not None
         if self._left is not None:
             self._begin(segment)
-        end = self._used + frame_size(len(payload))
+        end = self._tail.used + frame_size(len(payload))
         early = self._capacity // _ORDER_AFTER
         if end > early:
             self._preparer.order(self._number + 1, self._next_size, BLOCK, self._number)
         resident = segment.populate(end) if isinstance(segment, MappedSegment) else self._capacity
-        self._limit = min(resident, self._capacity if end > early else early)
+        self._tail.limit = min(resident, self._capacity if end > early else early)
         return self._place(segment, payload, crc, end)
 
     def _begin(self, segment: Segment) -> None:
         """Open the new segment to readers and end the one before it. Repeated if it is interrupted."""
-        segment.begin(SegmentHeader(self._number, self._sequence, self._run))
+        segment.begin(SegmentHeader(self._number, self._tail.sequence, self._run))
         if self._left is not None and self._left.segment is not None:
             self._end(self._left.segment, self._left.used)
         self._left = None
@@ -435,7 +451,7 @@ class JournalWriter:
     def _end(self, segment: Segment, used: int) -> None:
         # A segment without its seal is whole all the same: the next one's header says where it ends.
         with contextlib.suppress(OSError, ValueError):
-            segment.seal(used, self._sequence)
+            segment.seal(used, self._tail.sequence)
         self._unsynced.append(segment.number)
         self._preparer.retire(segment, used + SEAL_SIZE)
 
@@ -448,7 +464,7 @@ class JournalWriter:
         if self._unreported:
             owed.append(encode(Dropped(now, dict(self._unreported))))
         need = size + sum(frame_size(len(payload)) for payload in owed)
-        if self._segment is None or self._used + need > self._capacity:
+        if self._segment is None or self._tail.used + need > self._capacity:
             self._rotate(need)
             owed = owed[-1:] if self._unreported else []  # the new segment has begun with the snapshot
         for payload in owed:
@@ -465,15 +481,19 @@ class JournalWriter:
         segment = self._preparer.take(self._number + 1, max(self._next_size, least), least, keep)
         views = (segment.view, segment.words) if isinstance(segment, MappedSegment) else _NO_VIEWS
         plain = segment if isinstance(segment, PlainSegment) else None
-        left = _Left(self._segment, self._used)
+        left = _Left(self._segment, self._tail.used)
+        self._tail.limit = 0
+        if isinstance(segment, MappedSegment):
+            self._tail.aim(segment.view, -1)
+        else:
+            self._tail.aim(None, segment.fileno())
         # No call between these lines, so that a signal handler finds all or nothing changed.
-        self._limit = 0
         self._left = left
         self._segment = segment
         self._plain = plain
         self._view, self._words = views
         self._number = segment.number
-        self._used = HEADER_SIZE
+        self._tail.used = HEADER_SIZE
         self._capacity = segment.size - SEAL_SIZE
         self._restate = snapshot is not None
         self._next_size = min(self._next_size * _GROWTH, self._largest_segment)
@@ -495,12 +515,12 @@ class JournalWriter:
 
     def _block(self, reason: str) -> None:
         self._fault = reason
-        self._limit = 0
+        self._tail.limit = 0
         self._blocked_until = time.monotonic() + self._pause
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
     def _drop(self, reason: str) -> None:
-        self._limit = 0
+        self._tail.limit = 0
         self._unreported[reason] = self._unreported.get(reason, 0) + 1
         self._count(reason)
 
@@ -509,10 +529,10 @@ class JournalWriter:
 
     def _after_fork(self) -> None:
         """In the child: the journal belongs to the parent, and a lock that some thread held will never be released."""
-        self._lock = threading.RLock()
-        self._busy = False
+        self._lock = self._tail.lock = threading.RLock()
+        self._tail.busy = False
         self._pending = []
-        self._limit = 0
+        self._tail.limit = 0
         self._ended = self._ended or "forked_child"
         # Closed, not unlocked: the parent's descriptor keeps the lock, and a child that outlives it must not.
         os.close(self._lock_fd)

@@ -14,6 +14,8 @@ _decoder: msgspec.msgpack.Decoder[AnyRecord] = msgspec.msgpack.Decoder(AnyRecord
 encode = _encoder.encode
 """`encode(record) -> bytes`. Raises `TypeError`/`OverflowError` on values a record may not hold."""
 
+_FLOAT64 = np.dtype("<f8")
+
 
 def decode(payload: bytes | memoryview) -> AnyRecord:
     """The record in `payload`. Raises `msgspec.DecodeError` (also `ValidationError`) if it is none of ours."""
@@ -22,7 +24,9 @@ def decode(payload: bytes | memoryview) -> AnyRecord:
 
 def pack_values(values: npt.ArrayLike) -> bytes:
     """Little-endian float64 bytes of a 1-d array, shape [L]."""
-    return np.ascontiguousarray(values, dtype="<f8").tobytes()
+    if type(values) is not np.ndarray or values.dtype is not _FLOAT64:
+        values = np.asarray(values, dtype=_FLOAT64)
+    return values.tobytes()
 
 
 def unpack_values(packed: bytes) -> npt.NDArray[np.float64]:

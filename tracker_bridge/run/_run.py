@@ -38,6 +38,7 @@ from tracker_bridge.records import (
 )
 from tracker_bridge.run import _exit
 from tracker_bridge.run._channel import Channel, NoChannel, ThreadChannel, wait_until
+from tracker_bridge.run._pace import LOGGED_AND_DUE, Pace
 from tracker_bridge.run._pending import PendingRecords
 from tracker_bridge.run._plain import plain_params, plain_tags
 from tracker_bridge.run._result import REMOVED, BackendDelivery, Delivery, sync_command
@@ -88,7 +89,6 @@ class Run:
         self._backends = backends
         self._gradients = gradients
         self._close_timeout = close_timeout
-        self._last_step = last_step
         # Reentrant, because a signal handler may log while its thread takes a step.
         self._lock = threading.RLock()
         self._pending = PendingRecords(self._append, self._lost)
@@ -104,8 +104,9 @@ class Run:
         self._unwritten: Counter[str] = Counter()
         self._alerts: JournalReader | None = None
         self._shown = 0
-        self._looked = time.time_ns()
-        self._next_look = self._looked + _LOOK_NS
+        now = time.time_ns()
+        self._pace = Pace(last_step, now, now + _LOOK_NS, None if journal is None else journal.tail)
+        self._metrics = self._pace.metrics
         self._said: set[str] = set()
 
     # --- identity
@@ -148,6 +149,10 @@ class Run:
         `step`: an integer, or a fraction; None means one more than this run's last step. A tensor on an accelerator
         is copied without waiting and completed at a later call. Raises `TypeError`/`ValueError` naming the key.
         """
+        if self._metrics is not None and timestamp is None and (done := self._metrics(data, step)):
+            if done == LOGGED_AND_DUE:
+                self._look(time.time_ns())
+            return
         now = time.time_ns()
         # A copy, for another thread may change the script's own mapping meanwhile.
         values: dict[str, Any] = data.copy() if type(data) is dict else dict(check_names(data, "log_metrics"))
@@ -158,7 +163,7 @@ class Run:
                 break
         logged = now if timestamp is None else as_time_ns(timestamp)
         if type(step) is int and -LARGEST_STEP <= step <= LARGEST_STEP:
-            self._last_step = step
+            self._pace.last_step = step
         else:
             step = self._take_step(step)
         if values:
@@ -170,7 +175,7 @@ class Run:
                 self._append_otherwise(record, error)
         if waiting:
             self._pending.add_scalars(logged, step, waiting)
-        if not self._looked <= now < self._next_look and not self._closing:
+        if not self._pace.looked <= now < self._pace.next_look and not self._closing:
             self._look(now)
 
     def log_params(self, data: Any) -> None:
@@ -317,6 +322,7 @@ class Run:
         """How delivery stands after at most `seconds`, and whether Ctrl-C has ended the waiting."""
         with self._lock:
             first, self._closing = not self._closing, True
+            self._metrics = None
         if not first:
             return self._delivery or self._report(), False
         interrupted = False
@@ -382,12 +388,12 @@ class Run:
         if step is not None:
             if type(step) is not int or not -(2**63) <= step < 2**63:
                 step = as_step(step)
-            self._last_step = step
+            self._pace.last_step = step
             return step  # type: ignore[no-any-return]
         with self._lock:
-            last = self._last_step
+            last = self._pace.last_step
             following = last + 1 if type(last) is int and last < LARGEST_STEP else self._step_after(last)
-            self._last_step = following
+            self._pace.last_step = following
             return following
 
     def _step_after(self, last: Step) -> int:
@@ -430,8 +436,8 @@ class Run:
 
     def _look(self, now: int) -> None:
         # Both ends, because the clock may be set back.
-        self._looked = now
-        self._next_look = now + _LOOK_NS
+        self._pace.looked = now
+        self._pace.next_look = now + _LOOK_NS
         self._pending.complete()
         try:
             self._channel.look()
@@ -526,6 +532,7 @@ class Run:
 
     def _forget_after_fork(self) -> None:
         self._closed = True
+        self._metrics = None
         self._journal = None
         self._write = _nowhere
         self._pending.forget_after_fork()

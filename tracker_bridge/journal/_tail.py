@@ -1,0 +1,48 @@
+"""Where the next record goes: the few numbers that an append reads and changes.
+
+`_native` holds the same class with a shortcut in C. Without it every append takes the way in Python, which does the
+same in more steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import RLock
+from typing import TYPE_CHECKING
+
+from tracker_bridge._extensions import WANTED
+
+
+class PythonTail:
+    """The end of the current segment.
+
+    `used`: where the next frame begins, in bytes. `sequence`: its record's. `limit`: where the quick ways must stop;
+    0: at once. `busy`: an append is at work, so one that interrupts it may not touch any of this. `lock`: held while
+    it changes.
+    """
+
+    __slots__ = ("busy", "limit", "lock", "sequence", "used")
+
+    append: Callable[[bytes], int] | None = None
+    """The shortcut: the sequence of the record that it has written, or -1 after it has changed nothing."""
+
+    def __init__(self, sequence: int, lock: RLock) -> None:
+        self.sequence = sequence
+        self.used = self.limit = 0
+        self.busy = False
+        self.lock = lock
+
+    def aim(self, view: memoryview | None, fd: int) -> None:
+        """What the shortcut writes to: a mapped segment, a file that is not mapped (`view` None), or -1: nothing.
+
+        Only while `limit` is 0. A view may not be released before the next call.
+        """
+
+
+if TYPE_CHECKING or not WANTED:
+    Tail = PythonTail
+else:
+    try:
+        from tracker_bridge.journal._native import Tail
+    except ImportError:  # no compiler when it was installed
+        Tail = PythonTail
