@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from tracker_bridge.collector import GradientNormCollector, GradientNorms
+from tracker_bridge.collector import GradientNormCollector, GradientNorms, _measure
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Sparse invariant checks"),  # torch says it once when a sparse tensor is made
@@ -18,11 +18,16 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"], autouse=True)
-def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    """With one thread large gradients are measured in another way than with several."""
+@pytest.fixture(params=[(1, "C"), (2, "C"), (1, "Python"), (2, "Python")], ids=str, autouse=True)
+def _ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Large gradients are measured in another way with several threads, and most of them in another way in C."""
+    threads, way = request.param
+    if way == "Python":
+        monkeypatch.setattr(_measure, "_native", None)
+    elif _measure._native is None:
+        pytest.skip("the modules in C are not built")
     before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
+    torch.set_num_threads(threads)
     yield
     torch.set_num_threads(before)
 
