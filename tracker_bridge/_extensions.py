@@ -10,5 +10,5 @@ import os
 NO_EXTENSIONS = "TRACKER_BRIDGE_NO_EXTENSIONS"
 WANTED = os.environ.get(NO_EXTENSIONS, "0") in ("", "0")
 """False: everything runs in Python, to find out whether a fault is one of the modules in C."""
-NATIVE = tuple(f"tracker_bridge.{package}._native" for package in ("records", "journal", "run", "collector"))
-"""All of them."""
+NATIVE = ("records", "journal", "run", "collector")
+"""The packages that have one, `_native`."""
