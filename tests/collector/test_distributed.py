@@ -233,3 +233,30 @@ def test_scaler_skips_are_the_same_on_all_ranks(two: Results) -> None:
         assert rank["steps"] == [0, 1, 2]
         assert rank["skipped"] == [False, True, False]
         assert rank["apart"] < 1e-6
+
+
+DRY_RUN = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from tracker_bridge.collector import GradientNormCollector
+
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+mesh = init_device_mesh("cpu", (2,))
+model = nn.Linear(4, 4, bias=False)
+model.weight = nn.Parameter(distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)]))
+model.weight.grad = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0)])
+norms = GradientNormCollector(model).collect()
+print(norms.is_ready(), norms.layers)
+"""
+
+
+def test_a_dry_run_on_torchs_fake_group_ends() -> None:
+    """Its work never says that it is completed: naive, no norm arrives and `close` waits until its time is over."""
+    done = subprocess.run([sys.executable, "-c", DRY_RUN], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    ready, layers = done.stdout.split(" ", 1)
+    assert ready == "True"
+    assert layers.startswith("{'weight': 2.8284")  # of its own shard, since nothing is added up
