@@ -85,6 +85,8 @@ class Run:
         self._paths = paths
         self._journal = journal
         self._write = _nowhere if journal is None else journal.append_encoded
+        # What writes a record in one step, if it can; else `_write` does.
+        self._shortcut = None if journal is None else journal.tail.append
         self._channel = channel
         self._backends = backends
         self._gradients = gradients
@@ -373,7 +375,7 @@ class Run:
             self._append(RunFinished(time.time_ns(), status))
             self._closed = True
             if self._journal is not None:
-                self._write = self._write_too_late
+                self._write, self._shortcut = self._write_too_late, None
         if not self._marked:
             self._mark(status)
             self._marked = True
@@ -404,7 +406,9 @@ class Run:
 
     def _append(self, record: AnyRecord) -> None:
         try:
-            self._write(encode(record))
+            payload = encode(record)
+            if self._shortcut is None or self._shortcut(payload) < 0:
+                self._write(payload)
         except Exception as error:
             self._append_otherwise(record, error)
 
@@ -534,7 +538,7 @@ class Run:
         self._closed = True
         self._metrics = None
         self._journal = None
-        self._write = _nowhere
+        self._write, self._shortcut = _nowhere, None
         self._pending.forget_after_fork()
         self._channel.forget_after_fork()
         self._channel = NoChannel()
