@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import subprocess
 import sys
 import threading
 import zlib
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.journal.journals import RUN, everything, numbers, point, steps
-from tracker_bridge.journal import JournalWriter, _segment, _writer
+from tracker_bridge.journal import Entry, JournalWriter, _segment, _writer
 from tracker_bridge.journal._tail import PythonTail, Tail
-from tracker_bridge.records import Metrics, NormVector, Params, SeriesTable, Text, encode
+from tracker_bridge.records import Dropped, Metrics, NormVector, Params, SeriesTable, Text, encode
 
 if Tail is PythonTail:
     pytest.skip("the modules in C are not built", allow_module_level=True)
@@ -37,6 +40,39 @@ def test_metrics_in_c_are_the_bytes_of_encode(time_ns: int, step: int, values: d
     """Whatever texts, numbers and steps there are; a text that has no encoding is left to `encode`, which refuses."""
     floats = {name: float(value) for name, value in values.items()}
     assert _native_records.metrics_payload(time_ns, step, values) == encode(Metrics(time_ns, step, floats))
+
+
+_OR_NOT = st.none() | st.floats()
+
+
+@given(
+    time_ns=_STEPS,
+    step=_STEPS | st.floats(),
+    table=st.integers(0, 2**40),
+    values=st.binary(max_size=40) | st.integers(0, 66_000).map(bytes),
+    present=st.none() | st.binary(max_size=300),
+    total=_OR_NOT,
+    skipped=st.booleans(),
+    clip_coefficient=_OR_NOT | st.integers(-3, 3),
+    post_clip=st.booleans(),
+    max_norm=_OR_NOT,
+)
+@settings(max_examples=500, deadline=None)
+def test_norms_in_c_are_the_bytes_of_encode(**fields: Any) -> None:
+    """Whatever each field holds."""
+    record = NormVector(**fields)
+    assert _native_records.norms_payload(record, 1 << 17) == encode(record)
+
+
+def test_other_records_and_what_has_no_room_are_left_to_python() -> None:
+    """A vector that is longer than its place is not cut, and no other record is taken for one."""
+    vector = NormVector(1, 2, 3, bytes(100))
+    size = len(encode(vector))
+    for room in range(size):
+        assert _native_records.norms_payload(vector, room) is None
+    assert _native_records.norms_payload(vector, size + 8) == encode(vector)
+    for record in (point(1), Text(1, "a", "b"), NormVector(2**64, 2, 3, b""), None, 1):
+        assert _native_records.norms_payload(record) is None
 
 
 @pytest.mark.parametrize("count", [15, 16, 65_535, 65_536])
@@ -169,6 +205,51 @@ def test_threads_that_take_either_way_lose_and_double_nothing(
     assert numbers(items) == list(range(writer.sequence))  # snapshots take a number too
     assert set(found) <= set(numbers(items))
     assert sorted(steps(items)) == sorted(set(range(4 * each)) - {3 * each + step for step in range(0, each, 20)})
+
+
+def test_what_is_dropped_after_a_fault_is_counted_once_whichever_way_it_took(tmp_path: Path) -> None:
+    """While nothing is tried, the shortcut counts by itself: short records, vectors, definitions and too large ones."""
+    writer = JournalWriter.create(tmp_path / "j", RUN, max_disk=1 << 20)
+    assert writer.append(point(0)) == 0
+    kept, tried = writer._preparer, 0
+
+    class Broken:
+        def order(self, *_: object) -> None:
+            """Make nothing."""
+
+        def take(self, *_: object) -> None:
+            nonlocal tried
+            tried += 1
+            raise OSError(errno.EIO, "broken")
+
+    def wait_no_more() -> None:
+        writer._blocked_until = writer.tail.refuses_until = 0.0
+        writer._pause = 1000.0
+
+    writer._preparer = Broken()  # type: ignore[assignment]
+    wait_no_more()
+    appended = 1
+    while writer.append(point(appended, 3000)) is not None:
+        appended += 1
+    assert writer.dropped == {"io_error": 1}
+    for step in range(100):
+        assert writer.append(point(step)) is None
+        assert writer.append(NormVector(step, step, 0, bytes(8000))) is None
+        assert writer.append(point(step, 200_000)) is None
+    assert writer.append(Params(0, {"a": 1})) is None
+    assert writer.dropped == {"io_error": 202, "too_large": 100}
+    assert tried == 1
+    wait_no_more()
+    assert writer.append(point(1, 3000)) is None
+    assert tried == 2
+    writer._preparer = kept
+    wait_no_more()
+    assert writer.append(point(2)) is not None
+    assert writer.dropped == {"io_error": 203, "too_large": 100}
+    writer.close()
+    told = [item.record for item in everything(tmp_path / "j") if isinstance(item, Entry)]
+    reasons = [record.reasons for record in told if isinstance(record, Dropped)]
+    assert sum((Counter(each) for each in reasons), Counter()) == Counter(writer.dropped)
 
 
 def test_a_journal_that_is_closed_lets_go_of_its_memory(tmp_path: Path) -> None:

@@ -15,10 +15,13 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from posix.types cimport off_t
 
-from tracker_bridge.records._native cimport put_metrics
+from tracker_bridge.records._native cimport put_metrics, put_norms
+
+import time
 
 from tracker_bridge.journal._definitions import DEFINING_TAGS
 from tracker_bridge.journal._format import PIECE, crc32
+from tracker_bridge.records import encode
 
 cdef extern from "<unistd.h>" nogil:
     ssize_t pwrite(int fd, const void *data, size_t size, off_t offset)
@@ -44,6 +47,8 @@ cdef enum:
 cdef Py_ssize_t WHOLE = PIECE
 cdef bint FAST = crc32_is_fast()
 cdef object _crc32 = crc32
+cdef object _encode = encode
+cdef object _time = time
 cdef bint[256] DEFINES
 for _tag in range(256):
     DEFINES[_tag] = _tag in DEFINING_TAGS
@@ -64,6 +69,9 @@ cdef class Tail:
         self.sequence = sequence
         self.busy = False
         self.lock = lock
+        self.refuses_until = 0.0
+        self.largest = 0
+        self._refused = 0
 
     def __dealloc__(self):
         self._let_go()
@@ -88,28 +96,48 @@ cdef class Tail:
         cdef Py_ssize_t length = PyBytes_GET_SIZE(payload)
         return -1 if length < 2 or DEFINES[data[1]] else self._put(data, length)
 
-    cdef int64_t put_metrics(self, int64_t time_ns, int64_t step, dict values) except -2:
+    def append_record(self, record):
+        """See `PythonTail`."""
+        cdef Py_ssize_t length
+        if self.busy:
+            return -1
+        length = put_norms(self._frame + HEADER, LARGEST_WRITE - HEADER - 8, record)
+        return self.append(_encode(record)) if length < 0 else self._put_frame(length)
+
+    def take_refused(self):
+        """See `PythonTail`."""
+        refused, self._refused = self._refused, 0
+        return refused
+
+    cdef int64_t put_metrics(self, int64_t time_ns, int64_t step, dict values) except -3:
         """`append` of a `Metrics` record."""
         # Put together apart from the segment, where half a record would stand in the way of the next.
-        cdef unsigned char *data = self._frame + HEADER
         cdef Py_ssize_t length
         if self.busy:
             return -1  # another thread may be writing from there
-        length = put_metrics(data, LARGEST_WRITE - HEADER - 8, time_ns, step, values)
-        if length < 0:
-            return -1
+        length = put_metrics(self._frame + HEADER, LARGEST_WRITE - HEADER - 8, time_ns, step, values)
+        return -1 if length < 0 else self._put_frame(length)
+
+    cdef int64_t _put_frame(self, Py_ssize_t length) except -3:
+        """`_put` of what was put together in `_frame`."""
+        cdef unsigned char *data = self._frame + HEADER
         if FAST:
             return self._put(data, length)
         payload = PyBytes_FromStringAndSize(<char *> data, length)  # a checksum by Python may let others come between
         return self._put(<const unsigned char *> PyBytes_AS_STRING(payload), length)
 
-    cdef int64_t _put(self, const unsigned char *data, Py_ssize_t length) except -2:
+    cdef int64_t _put(self, const unsigned char *data, Py_ssize_t length) except -3:
         cdef Py_ssize_t size = (length + HEADER + 7) & -8
         cdef unsigned char *frame
         cdef int64_t sequence
         cdef uint32_t crc
-        if self.used + size > self.limit or self.busy:
+        if self.busy:
             return -1
+        if self.used + size > self.limit:
+            if self.limit or size > self.largest or _time.monotonic() >= self.refuses_until:
+                return -1
+            self._refused += 1
+            return -2
         crc = _checksum(data, length)
         if self._base == NULL:
             return self._write(data, length, size, crc)
@@ -127,7 +155,7 @@ cdef class Tail:
 
     cdef int64_t _write(
         self, const unsigned char *data, Py_ssize_t length, Py_ssize_t size, unsigned int crc
-    ) except -2:
+    ) except -3:
         cdef unsigned char *frame = self._frame
         cdef Py_ssize_t start, written
         cdef uint64_t sequence

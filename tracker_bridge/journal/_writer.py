@@ -69,13 +69,7 @@ class _Left(NamedTuple):
 
 
 class JournalWriter:
-    """The one writer of a journal. Make it with `create` or `recover`.
-
-    `dropped` counts what could not be appended, by reason: `disk_full`, `io_error`, `slow_disk`, `max_disk`,
-    `too_large`, `forked_child`, `closed`; also `sync_failed` and `snapshot_too_large`, which lose no record.
-    """
-
-    dropped: dict[str, int]
+    """The one writer of a journal. Make it with `create` or `recover`."""
 
     def __init__(
         self,
@@ -92,7 +86,7 @@ class JournalWriter:
         prepares: Callable[[SegmentStore], Prepares] = Preparer,
         smallest: int = SMALLEST_SEGMENT,
     ) -> None:
-        self.dropped = {}
+        self._dropped: dict[str, int] = {}
         self._folder = folder
         self._run = run_digest(run_id)
         self._lock_fd = lock_fd
@@ -106,7 +100,7 @@ class JournalWriter:
         self._max_disk = max_disk
         self._largest_segment = min(LARGEST_SEGMENT, max_disk // _SEGMENTS_WITHIN_LIMIT & -BLOCK)
         self._next_size = min(smallest, self._largest_segment)
-        self._largest_frame = min(LARGEST_RECORD, max_disk // _SEGMENTS_WITHIN_LIMIT)
+        self._largest_frame = self._tail.largest = min(LARGEST_RECORD, max_disk // _SEGMENTS_WITHIN_LIMIT)
         self._segment: Segment | None = None
         self._plain: PlainSegment | None = None  # the current segment, where files cannot be mapped
         self._view, self._words = _NO_VIEWS
@@ -231,6 +225,17 @@ class JournalWriter:
         )
 
     @property
+    def dropped(self) -> dict[str, int]:
+        """What could not be appended, by reason.
+
+        `disk_full`, `io_error`, `slow_disk`, `max_disk`, `too_large`, `forked_child`, `closed`; also `sync_failed` and
+        `snapshot_too_large`, which lose no record.
+        """
+        with self._lock:
+            self._count_refused()
+            return self._dropped
+
+    @property
     def tail(self) -> Tail:
         """Where the next record goes, for who has a shortcut of its own to it."""
         return self._tail
@@ -250,8 +255,8 @@ class JournalWriter:
 
     def append_encoded(self, payload: bytes) -> int | None:
         """`append` for a record that `records.encode` has made bytes of."""
-        if self._shortcut is not None and (written := self._shortcut(payload)) >= 0:
-            return written
+        if self._shortcut is not None and (written := self._shortcut(payload)) != -1:
+            return written if written >= 0 else None
         tail = self._tail
         length = len(payload)
         # As `checksum` does for a short one, in line: a call costs half as much as the sum.
@@ -334,6 +339,8 @@ class JournalWriter:
             self.close()
 
     def _close(self) -> None:
+        self._tail.refuses_until = 0.0
+        self._count_refused()
         if self._unreported or self._restate:
             with contextlib.suppress(OSError, NoRoomError, SlowDiskError):
                 self._settle(0)
@@ -387,6 +394,7 @@ class JournalWriter:
         return sequence
 
     def _append_slowly(self, payload: bytes, crc: int) -> int | None:
+        self._count_refused()
         if self._ended:
             self._count(self._ended)
             return None
@@ -424,7 +432,7 @@ class JournalWriter:
             self._block("disk_full" if error.errno in DISK_FULL else "io_error")
         else:
             self._pause = _FIRST_PAUSE
-            self._blocked_until = 0.0
+            self._tail.refuses_until = self._blocked_until = 0.0
             return result
         return None
 
@@ -514,18 +522,24 @@ class JournalWriter:
         return payload
 
     def _block(self, reason: str) -> None:
+        self._count_refused()
         self._fault = reason
         self._tail.limit = 0
-        self._blocked_until = time.monotonic() + self._pause
+        self._tail.refuses_until = self._blocked_until = time.monotonic() + self._pause
         self._pause = min(self._pause * 2, _LONGEST_PAUSE)
 
-    def _drop(self, reason: str) -> None:
+    def _drop(self, reason: str, count: int = 1) -> None:
         self._tail.limit = 0
-        self._unreported[reason] = self._unreported.get(reason, 0) + 1
-        self._count(reason)
+        self._unreported[reason] = self._unreported.get(reason, 0) + count
+        self._count(reason, count)
 
-    def _count(self, reason: str) -> None:
-        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+    def _count_refused(self) -> None:
+        """What the shortcut has dropped, under the fault for which it did."""
+        if refused := self._tail.take_refused():
+            self._drop(self._fault, refused)
+
+    def _count(self, reason: str, count: int = 1) -> None:
+        self._dropped[reason] = self._dropped.get(reason, 0) + count
 
     def _after_fork(self) -> None:
         """In the child: the journal belongs to the parent, and a lock that some thread held will never be released."""
@@ -533,6 +547,7 @@ class JournalWriter:
         self._tail.busy = False
         self._pending = []
         self._tail.limit = 0
+        self._tail.refuses_until = 0.0
         self._ended = self._ended or "forked_child"
         # Closed, not unlocked: the parent's descriptor keeps the lock, and a child that outlives it must not.
         os.close(self._lock_fd)

@@ -1,7 +1,8 @@
 # cython: language_level=3
-"""The most frequent record in C: `Metrics` of Python's own numbers under texts, in the bytes that `encode` makes of it.
+"""The two most frequent records in C, in the bytes that `encode` makes of them.
 
-Nothing here runs Python code or lets go of the interpreter lock, so the mapping stays what it is meanwhile.
+`Metrics` of Python's own numbers under texts, and `NormVector`. Nothing here runs Python code or lets go of the
+interpreter lock, so what is read stays what it is meanwhile.
 """
 
 from cpython.dict cimport PyDict_Next
@@ -11,13 +12,19 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from tracker_bridge.records._types import Metrics
+from tracker_bridge.records._types import Metrics, NormVector
 
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size)
     double PyLong_AsDouble(object number)
+    int64_t PyLong_AsLongLongAndOverflow(object number, int *beyond)
+    char *PyBytes_AS_STRING(object data)
+    Py_ssize_t PyBytes_GET_SIZE(object data)
 
 cdef unsigned char TAG = Metrics.__struct_config__.tag
+cdef unsigned char TAG_OF_NORMS = NormVector.__struct_config__.tag
+cdef object _NormVector = NormVector
+cdef tuple FIELDS_OF_NORMS = NormVector.__struct_fields__
 cdef enum:
     HEAD = 25  # an array of the tag, two integers of nine bytes at most, and what begins a mapping
 
@@ -32,7 +39,6 @@ cdef Py_ssize_t put_metrics(unsigned char *out, Py_ssize_t room, int64_t time_ns
     cdef PyObject *value
     cdef const char *text
     cdef double number
-    cdef uint64_t bits
     if room < HEAD:
         return -1
     at[0] = 0x94
@@ -61,11 +67,54 @@ cdef Py_ssize_t put_metrics(unsigned char *out, Py_ssize_t room, int64_t time_ns
         at = _size(at, size, 0xA0, 32, 0xD9, 0xDA, 0xDB)
         memcpy(at, text, size)
         at += size
-        at[0] = 0xCB
-        memcpy(&bits, &number, 8)
-        _big(at + 1, bits, 8)
-        at += 9
+        at = _float(at, number)
     return at - out
+
+
+cdef Py_ssize_t put_norms(unsigned char *out, Py_ssize_t room, object record) except -2:
+    """Bytes of the payload at `out`; -1: no `NormVector`, what only `encode` can make of one, or more than `room`."""
+    cdef unsigned char *at = out
+    cdef unsigned char *end = out + room
+    cdef Py_ssize_t size
+    cdef int beyond = 0
+    cdef int64_t number
+    if type(record) is not _NormVector or room < 2:
+        return -1
+    at = _size(at, 1 + len(FIELDS_OF_NORMS), 0x90, 16, 0, 0xDC, 0xDD)
+    at[0] = TAG_OF_NORMS
+    at += 1
+    for name in FIELDS_OF_NORMS:
+        value = getattr(record, name)
+        size = PyBytes_GET_SIZE(value) if type(value) is bytes else 4
+        if end - at < 5 + size:
+            return -1
+        if type(value) is bytes:
+            at = _size(at, size, 0, 0, 0xC4, 0xC5, 0xC6)
+            memcpy(at, PyBytes_AS_STRING(value), size)
+            at += size
+        elif value is None:
+            at[0] = 0xC0
+            at += 1
+        elif type(value) is bool:
+            at[0] = 0xC3 if value is True else 0xC2
+            at += 1
+        elif type(value) is float:
+            at = _float(at, PyFloat_AS_DOUBLE(value))
+        elif type(value) is int:
+            number = PyLong_AsLongLongAndOverflow(value, &beyond)
+            if beyond:
+                return -1
+            at = _integer(at, number)
+        else:
+            return -1
+    return at - out
+
+
+cdef inline unsigned char *_float(unsigned char *at, double number) noexcept:
+    cdef uint64_t bits
+    memcpy(&bits, &number, 8)
+    at[0] = 0xCB
+    return _big(at + 1, bits, 8)
 
 
 cdef inline unsigned char *_big(unsigned char *at, uint64_t number, int size) noexcept:
@@ -113,4 +162,12 @@ def metrics_payload(int64_t time_ns, int64_t step, dict values, Py_ssize_t room=
     cdef bytearray place = bytearray(room)
     cdef unsigned char *out = place
     cdef Py_ssize_t size = put_metrics(out, room, time_ns, step, values)
+    return None if size < 0 else bytes(place[:size])
+
+
+def norms_payload(record, Py_ssize_t room=1 << 16):
+    """`encode(record)`, or None where this module leaves that to it; for tests."""
+    cdef bytearray place = bytearray(room)
+    cdef unsigned char *out = place
+    cdef Py_ssize_t size = put_norms(out, room, record)
     return None if size < 0 else bytes(place[:size])

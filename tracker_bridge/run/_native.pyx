@@ -54,7 +54,7 @@ cdef class Pace:
         now = _time.time_ns()
         # Before the append, during which another thread may take the step after it.
         self.last_step = step
-        if len(<dict> data) and self._tail.put_metrics(now, number, <dict> data) < 0:
+        if len(<dict> data) and self._tail.put_metrics(now, number, <dict> data) == -1:
             if self.last_step is step:
                 self.last_step = before
             return 0

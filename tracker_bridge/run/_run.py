@@ -86,7 +86,7 @@ class Run:
         self._journal = journal
         self._write = _nowhere if journal is None else journal.append_encoded
         # What writes a record in one step, if it can; else `_write` does.
-        self._shortcut = None if journal is None else journal.tail.append
+        self._shortcut = None if journal is None else journal.tail.append_record
         self._channel = channel
         self._backends = backends
         self._gradients = gradients
@@ -406,9 +406,8 @@ class Run:
 
     def _append(self, record: AnyRecord) -> None:
         try:
-            payload = encode(record)
-            if self._shortcut is None or self._shortcut(payload) < 0:
-                self._write(payload)
+            if self._shortcut is None or self._shortcut(record) == -1:
+                self._write(encode(record))
         except Exception as error:
             self._append_otherwise(record, error)
 
