@@ -202,6 +202,12 @@ cdef inline uint64_t _word(Py_ssize_t length, uint32_t crc, uint64_t sequence) n
     return <uint64_t> length | <uint64_t> (crc ^ <uint32_t> sequence ^ <uint32_t> (sequence >> 32)) << 32
 
 
+def use_instructions(bint wanted):
+    """Whether checksums are computed by the processor's own instructions, if it has them; for tests of the other way."""
+    global FAST
+    FAST = wanted and crc32_is_fast()
+
+
 def checksum(bytes data not None):
     """crc32 as this module computes it; for tests."""
     return _checksum(<const unsigned char *> PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
